@@ -277,6 +277,21 @@ start_chromium() {
     say "Chromium at $CHROMIUM"
 }
 
+# --- Python -------------------------------------------------------------------------------------------------------
+
+# The tests of the browser bot in examples/ run it with this.
+find_python() {
+    command -v python3 >/dev/null
+}
+
+install_python() {
+    apt_install python3
+}
+
+start_python() {
+    say "$(python3 --version) at $(command -v python3)"
+}
+
 # --- curl ---------------------------------------------------------------------------------------------------------
 
 # curl is not a server, but is found and installed like one: a test runs the commands that the documentation

@@ -3,13 +3,19 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::header::HeaderMap;
 use reqwest::{Client, StatusCode, Url};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::http::{self, Backoff, Refusal, Reply};
 use crate::log::log;
+use crate::memory::MemoryMeter;
+use crate::prewarm::GaveUp;
 
 const WAIT_MS: u64 = 30_000;
+/// How long a call may take that does not wait for a bot.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORTEST_HEARTBEAT: Duration = Duration::from_millis(10);
 
 /// A secret. Its `Debug` output does not show it.
@@ -108,15 +114,22 @@ pub enum Source {
 /// Waits at the server with the token of the slot or of the runner.
 #[derive(Debug)]
 pub struct AssignmentPoller {
+    server: String,
     url: Url,
     token: Token,
+    /// Whether the slot is started again after the last bot that came.
+    pub had_last_bot: bool,
     /// The secret name of this process. The server repeats an assignment only to the process that got it.
     name: String,
 }
 
 /// The header with the next token. It comes with an assignment, and replaces the token that ends with that assignment.
 const NEXT_TOKEN: &str = "greenroom-slot-token";
+/// The header that says that the slot is started again after this bot.
+const LAST_BOT: &str = "greenroom-last-bot";
 const NAME: &str = "greenroom-agent";
+/// A header and not a parameter, so that an older server ignores it.
+const MEMORY: &str = "greenroom-memory-bytes";
 
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
@@ -178,25 +191,110 @@ pub fn server_url(text: &str) -> Result<String, SourceError> {
 #[error("the server does not accept GREENROOM_SLOT_TOKEN: {0}")]
 pub struct UnknownSlot(String);
 
+impl From<Refusal> for UnknownSlot {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Refused { detail, .. } if !detail.is_empty() => Self(detail),
+            other => Self(other.to_string()),
+        }
+    }
+}
+
+impl Refusal {
+    /// The refusal, unless it says that the server does not know this slot's token.
+    fn unless_unknown_slot(self) -> Result<Self, UnknownSlot> {
+        if self.status() == Some(StatusCode::UNAUTHORIZED) { Err(self.into()) } else { Ok(self) }
+    }
+}
+
+/// The report that the slot has no command that is ready.
+#[derive(Debug, Serialize)]
+pub struct NotReady<'a> {
+    pub message: String,
+    /// The last output of the command.
+    pub last_lines: Option<&'a str>,
+    /// Whether no command will be ready without a person.
+    pub failed: bool,
+}
+
+impl<'a> NotReady<'a> {
+    /// The report of an agent that has given up.
+    pub fn of(gave_up: &'a GaveUp) -> Self {
+        Self { message: gave_up.message(), last_lines: gave_up.last_lines(), failed: true }
+    }
+}
+
+#[derive(Deserialize)]
+struct NotReadyAnswer {
+    assigned: bool,
+}
+
 impl AssignmentPoller {
     pub fn at(server: &str, token: Token) -> Result<Self, SourceError> {
         let url = Url::parse(&format!("{server}/agent/assignment?wait_ms={WAIT_MS}"));
         // The name is a secret, so it comes from the randomness of the operating system.
         let name = uuid::Uuid::new_v4().simple().to_string();
-        Ok(Self { url: url.map_err(|_| SourceError::Url)?, token, name })
+        Ok(Self {
+            server: server.to_owned(),
+            url: url.map_err(|_| SourceError::Url)?,
+            token,
+            had_last_bot: false,
+            name,
+        })
     }
 
     /// Waits without a time limit for the next bot's data. If the answer has a new token, later calls use it.
     pub async fn next(&mut self, http: &Client) -> Result<BotData, UnknownSlot> {
         let next = self.until(http, BotData::parse, |status| status == StatusCode::UNAUTHORIZED).await;
-        let (data, next_token) = next.map_err(|refusal| match refusal {
-            Refusal::Refused { detail, .. } if !detail.is_empty() => UnknownSlot(detail),
-            other => UnknownSlot(other.to_string()),
-        })?;
-        if let Some(token) = next_token {
-            self.token = token;
-        }
+        let (data, headers) = next.map_err(UnknownSlot::from)?;
+        self.note(&headers);
         Ok(data)
+    }
+
+    /// Notes what comes with an assignment for the time after it.
+    fn note(&mut self, headers: &HeaderMap) {
+        if let Some(token) = headers.get(NEXT_TOKEN).and_then(|token| token.to_str().ok()) {
+            self.token = Token::new(token);
+        }
+        self.had_last_bot = headers.get(LAST_BOT).is_some_and(|value| value == "true");
+    }
+
+    /// The bot that the slot has now, if it has one that did not begin.
+    pub async fn assigned(&mut self, http: &Client) -> Result<Option<BotData>, UnknownSlot> {
+        let mut backoff = Backoff::default();
+        loop {
+            let request = http.get(format!("{}/agent/assignment?wait_ms=0", self.server)).header(NAME, &self.name);
+            let request = request.bearer_auth(self.token.reveal()).timeout(REPORT_TIMEOUT);
+            let refusal = match http::exchange(request).await {
+                Ok(Reply { status: StatusCode::OK, headers, text }) => match BotData::parse(text) {
+                    Ok(data) => {
+                        self.note(&headers);
+                        return Ok(Some(data));
+                    }
+                    Err(error) => Refusal::Away { why: format!("the bot's data {error}"), retry_after: None },
+                },
+                Ok(_) => return Ok(None),
+                Err(refusal) => refusal.unless_unknown_slot()?,
+            };
+            backoff.wait("asking for the slot's bot", &refusal).await;
+        }
+    }
+
+    /// Reports that the slot has no command that is ready. Returns whether the slot has a bot already.
+    pub async fn report_not_ready(&self, http: &Client, report: &NotReady<'_>) -> Result<bool, UnknownSlot> {
+        let mut backoff = Backoff::default();
+        loop {
+            let request = http.post(format!("{}/agent/not_ready", self.server)).header(NAME, &self.name).json(report);
+            let request = request.bearer_auth(self.token.reveal()).timeout(REPORT_TIMEOUT);
+            match http::read(http::send(request).await) {
+                Ok(NotReadyAnswer { assigned }) => return Ok(assigned),
+                Err(refusal) => match refusal.unless_unknown_slot()? {
+                    // A server that does not know the call still repeats its bot to this agent's next request.
+                    Refusal::Refused { .. } => return Ok(false),
+                    away @ Refusal::Away { .. } => backoff.wait("reporting that nothing is ready", &away).await,
+                },
+            }
+        }
     }
 
     /// Waits until the answer can be read, or the server gives a final refusal.
@@ -205,19 +303,20 @@ impl AssignmentPoller {
         http: &Client,
         read: impl Fn(String) -> Result<T, DataError>,
         is_final: impl Fn(StatusCode) -> bool,
-    ) -> Result<(T, Option<Token>), Refusal> {
+    ) -> Result<(T, HeaderMap), Refusal> {
         let what = "waiting for a bot";
         let mut backoff = Backoff::default();
         let mut early = Backoff::default();
+        let mut meter = MemoryMeter::default();
         loop {
-            let request = http.get(self.url.clone()).bearer_auth(self.token.reveal()).header(NAME, &self.name);
+            let mut request = http.get(self.url.clone()).bearer_auth(self.token.reveal()).header(NAME, &self.name);
+            if let Some(bytes) = meter.measure().await {
+                request = request.header(MEMORY, bytes);
+            }
             let begun = Instant::now();
             let refusal = match http::exchange(request.timeout(Duration::from_millis(WAIT_MS + 15_000))).await {
                 Ok(Reply { status: StatusCode::OK, headers, text }) => match read(text) {
-                    Ok(data) => {
-                        let next_token = headers.get(NEXT_TOKEN).and_then(|token| token.to_str().ok()).map(Token::new);
-                        return Ok((data, next_token));
-                    }
+                    Ok(data) => return Ok((data, headers)),
                     Err(error) => Refusal::Away { why: format!("the bot's data {error}"), retry_after: None },
                 },
                 Ok(_) => {
@@ -292,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn half_a_place_to_wait_is_named() {
+    fn an_incomplete_server_setting_is_named() {
         let with = |have: &'static str| {
             Source::from_variables(move |name| Ok((name == have).then(|| "http://127.0.0.1:1".to_owned())))
         };

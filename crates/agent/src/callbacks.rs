@@ -4,16 +4,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, Method};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
+use tokio::task::JoinSet;
 
 use crate::assignment::BotData;
+use crate::bot_run::News;
 use crate::http::{self, Backoff, Refusal};
-use crate::life::News;
 use crate::log::log;
+use crate::screenshots::{Screenshot, ScreenshotSender, Screenshots};
 use crate::tail::Tail;
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -22,6 +25,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const SHORTEST_BEAT_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long one attempt to send the log may delay other callbacks.
 const LOG_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the last screenshot may delay the report of the bot's end.
+const LAST_SCREENSHOT: Duration = Duration::from_secs(3);
 /// How many times the agent tries to send the last log before it also sends the bot's end.
 const LOG_TRIES_BEFORE_END: u32 = 3;
 const MOST_SEGMENTS: usize = 500;
@@ -59,6 +64,13 @@ impl CallbackClient {
         };
         let (_, text) = http::send(request.timeout(timeout)).await?;
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    pub async fn send_screenshot(&self, screenshot: &Screenshot) -> Result<(), Refusal> {
+        let url = format!("{}/screenshot", self.data.callback_url);
+        let request = self.http.post(url).query(&[("connection_id", self.connection_id())]);
+        let request = request.bearer_auth(self.data.token.reveal()).header(CONTENT_TYPE, screenshot.kind.as_str());
+        http::send(request.body(screenshot.image.clone()).timeout(ANSWER_TIMEOUT)).await.map(drop)
     }
 
     /// Requests commands. The server answers when it has a command, or after `wait`.
@@ -112,6 +124,8 @@ struct QueuedMessage {
 pub struct Outbox {
     waiting: mpsc::UnboundedSender<QueuedMessage>,
     room: Arc<Semaphore>,
+    /// The newest screenshot, which does not wait in the queue.
+    pub screenshots: Arc<Screenshots>,
 }
 
 /// The receiving half: sends the queued callbacks to the server.
@@ -123,16 +137,27 @@ pub struct Delivery {
     /// A message that was taken from `waiting` during the search for more segments.
     next: Option<QueuedMessage>,
     news: mpsc::UnboundedSender<News>,
+    screenshots: ScreenshotSender,
+    /// The task that sends screenshots beside the other callbacks, from `started` on.
+    sending_screenshots: JoinSet<()>,
 }
 
 /// The server does not accept this assignment any more.
 #[derive(Debug)]
 pub struct Over;
 
-pub fn outbox(callbacks: CallbackClient, tail: Arc<Tail>, news: mpsc::UnboundedSender<News>) -> (Outbox, Delivery) {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    let outbox = Outbox { waiting: sender, room: Arc::new(Semaphore::new(ROOM)) };
-    (outbox, Delivery { callbacks, tail, waiting: receiver, next: None, news })
+pub fn outbox(
+    callbacks: CallbackClient,
+    tail: Arc<Tail>,
+    screenshots: Screenshots,
+    news: mpsc::UnboundedSender<News>,
+) -> (Outbox, Delivery) {
+    let (sender, waiting) = mpsc::unbounded_channel();
+    let screenshots = Arc::new(screenshots);
+    let outbox = Outbox { waiting: sender, room: Arc::new(Semaphore::new(ROOM)), screenshots: screenshots.clone() };
+    let screenshots = ScreenshotSender::new(callbacks.clone(), screenshots, tail.clone(), news.clone());
+    let sending_screenshots = JoinSet::new();
+    (outbox, Delivery { callbacks, tail, waiting, next: None, news, screenshots, sending_screenshots })
 }
 
 impl Outbox {
@@ -188,6 +213,7 @@ impl Delivery {
         let status = answer.as_ref().ok().and_then(|answer| answer["status"].as_str());
         let stopping = status == Some("stopping");
         self.settle("started", answer.map(drop))?;
+        self.sending_screenshots.spawn(self.screenshots.clone().run());
         let _ = self.news.send(News::Started { stopping });
         Ok(())
     }
@@ -206,8 +232,8 @@ impl Delivery {
         }
     }
 
-    /// Sends the log first, because the server accepts no log for a bot that has ended. If the server accepts only the
-    /// end, the agent sends the end alone. If the server is down, the agent retries both.
+    /// Sends the log and the last screenshot first, because the server accepts neither for a bot that has ended. If the
+    /// server accepts only the end, the agent sends the end alone. If the server is down, the agent retries log and end.
     async fn exited(&mut self, Exit { code, reason, error }: Exit) -> Result<(), Over> {
         let log = self.on_connection(self.tail.last());
         let exited = self.on_connection(json!({"exit_code": code, "reason": reason, "error": error}));
@@ -231,6 +257,11 @@ impl Delivery {
                 }
             }
             backoff.wait("log", &refusal).await;
+        }
+        self.screenshots.end();
+        if tokio::time::timeout(LAST_SCREENSHOT, self.sending_screenshots.join_next()).await.is_err() {
+            log!("the last screenshot was not sent within {} s", LAST_SCREENSHOT.as_secs());
+            self.sending_screenshots.abort_all();
         }
         self.send(&Method::POST, "exited", exited).await
     }

@@ -16,7 +16,7 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 use crate::assignment::BotText;
 use crate::log::log;
-use crate::options::CommandLine;
+use crate::options::{CommandLine, PREWARM};
 use crate::runner::MARK;
 
 /// How long to wait for killed processes. A process that sleeps in the kernel may never end.
@@ -71,16 +71,24 @@ pub fn hide() {
 }
 
 impl Process {
-    pub fn spawn(command: &CommandLine, data: &BotText, folder: Option<&Path>) -> Result<(Self, Pipes), CannotRun> {
+    /// Starts the command. Without a bot's data the command starts ahead of its meeting, and has no token.
+    pub fn spawn(
+        command: &CommandLine,
+        data: Option<&BotText>,
+        folder: Option<&Path>,
+    ) -> Result<(Self, Pipes), CannotRun> {
         let CommandLine { program, arguments } = command;
         let cannot = |source| CannotRun { program: program.clone(), source };
         let mut child = Command::new(program);
         if let Some(folder) = folder {
             child.current_dir(folder).env("HOME", folder).env("TMPDIR", folder).env(MARK, folder);
         }
+        match data {
+            Some(data) => child.env("BOT_DATA", &data.0).env_remove(PREWARM),
+            None => child.env(PREWARM, "1").env_remove("BOT_DATA"),
+        };
         let mut child = child
             .args(arguments)
-            .env("BOT_DATA", &data.0)
             .env_remove("GREENROOM_SLOT_TOKEN")
             .env_remove("GREENROOM_RUNNER_TOKEN")
             // This variable describes the start of the agent, not of the bot.
@@ -107,6 +115,11 @@ impl Process {
         self.child.wait().await
     }
 
+    /// The exit status, if the command itself has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
     pub fn signal(&self, signal: Signal) {
         match killpg(self.group, signal) {
             Ok(()) | Err(Errno::ESRCH) => {}
@@ -122,7 +135,7 @@ impl Process {
     }
 
     /// Kills all remaining processes of the bot.
-    pub async fn clear(self) {
+    pub async fn clear(&mut self) {
         let begun = Instant::now();
         loop {
             let group_gone = killpg(self.group, Signal::SIGKILL) == Err(Errno::ESRCH);
@@ -145,9 +158,14 @@ impl Process {
     }
 }
 
-/// The children of this process, including adopted ones. Empty if the kernel does not list them.
+/// The children of this process, including adopted ones.
 fn children() -> Vec<Pid> {
-    let Ok(threads) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
+    children_of(Pid::this())
+}
+
+/// The children of a process. Empty if the process has ended, or if the kernel does not list them.
+pub fn children_of(process: Pid) -> Vec<Pid> {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{process}/task")) else { return Vec::new() };
     threads
         .flatten()
         .filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok())

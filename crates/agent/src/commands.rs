@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::{Notify, mpsc};
 
+use crate::bot_run::News;
 use crate::callbacks::CallbackClient;
 use crate::http::{Backoff, Refusal};
-use crate::life::News;
 use crate::log::log;
 
 const WAIT: Duration = Duration::from_secs(30);

@@ -2,27 +2,31 @@
 //! tokens, retries and heartbeats. The bot prints lines, reads lines, and ends.
 
 mod assignment;
+mod bot_process;
+mod bot_run;
 mod callbacks;
 mod child;
 mod commands;
 mod http;
-mod life;
 mod lines;
 mod log;
+mod memory;
 mod options;
 mod pipes;
+mod prewarm;
 mod runner;
+mod screenshots;
+mod slot;
 mod tail;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use assignment::{AssignmentPoller, Source};
-use life::{EndRequest, RunLocation, Shutdown, live};
+use assignment::Source;
+use bot_run::{BotStart, EndRequest, RunLocation, Shutdown, live};
 use log::log;
 use nix::sys::signal::Signal;
 use options::{Asked, Options, RunnerOptions};
-use reqwest::Client;
 use runner::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -40,7 +44,8 @@ enum Work {
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     // This comes first, before any other process can read the environment.
     child::hide();
-    let work = match options::parse(arguments) {
+    let work = match options::parse(arguments, |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty()))
+    {
         Ok(Asked::Run(options)) => Source::from_environment().map(|source| Work::Slot(options, source)),
         Ok(Asked::Runner(options)) => Settings::from_environment().map(|settings| Work::Runner(options, settings)),
         Ok(Asked::Help) => return print(options::HELP),
@@ -93,33 +98,11 @@ async fn serve(work: Work) -> ExitCode {
     child::adopt_orphans();
     match work {
         Work::Slot(options, Source::Given(data)) => {
-            let code = live(&http, &options, *data, RunLocation::slot(), |_| {}, shutdown).await;
+            let code = live(&http, &options, *data, BotStart::Spawn, RunLocation::slot(), |_| {}, shutdown).await;
             ExitCode::from(u8::try_from(code & 0xFF).unwrap_or(u8::MAX))
         }
-        Work::Slot(options, Source::Server(waiting)) => wait_in_slot(&http, &options, waiting, shutdown).await,
+        Work::Slot(options, Source::Server(waiting)) => slot::serve(&http, &options, waiting, shutdown).await,
         Work::Runner(options, settings) => runner::serve(http, options, settings, shutdown).await,
-    }
-}
-
-/// Runs one bot after another.
-async fn wait_in_slot(http: &Client, options: &Options, mut waiting: AssignmentPoller, shutdown: Shutdown) -> ExitCode {
-    let mut asked = shutdown.clone();
-    loop {
-        log!("waits for a bot");
-        let data = tokio::select! {
-            _ = asked.wait_for(|request| request.times > 0) => {
-                log!("ends");
-                return ExitCode::SUCCESS;
-            }
-            data = waiting.next(http) => data,
-        };
-        match data {
-            Ok(data) => live(http, options, data, RunLocation::slot(), |_| {}, shutdown.clone()).await,
-            Err(error) => {
-                log!("{error}");
-                return ExitCode::FAILURE;
-            }
-        };
     }
 }
 

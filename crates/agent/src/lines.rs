@@ -3,6 +3,7 @@
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use strsim::levenshtein;
 use tokio::io::{AsyncBufReadExt, AsyncRead, BufReader};
 
 /// The longest line that can be an event.
@@ -70,10 +71,31 @@ pub fn character_boundary(bytes: &[u8]) -> usize {
 /// An event that the bot reports about itself.
 #[derive(Debug)]
 pub enum Event {
+    /// A command that was started ahead can take a meeting.
+    Ready,
     Joined,
-    Status { status: String, reason: Option<String> },
+    Status {
+        status: String,
+        reason: Option<String>,
+    },
     Transcript(Vec<Box<RawValue>>),
+    Screenshot {
+        path: String,
+    },
     Exited(Ending),
+}
+
+impl Event {
+    pub fn name(&self) -> &'static str {
+        match self {
+            Event::Ready => "ready",
+            Event::Joined => "joined",
+            Event::Status { .. } => "status",
+            Event::Transcript(_) => "transcript",
+            Event::Screenshot { .. } => "screenshot",
+            Event::Exited(_) => "exited",
+        }
+    }
 }
 
 /// The bot's own reason for its end, used when the process ends.
@@ -99,8 +121,13 @@ struct TranscriptLine {
     segments: Vec<Box<RawValue>>,
 }
 
+#[derive(Deserialize)]
+struct ScreenshotLine {
+    path: String,
+}
+
 /// The events that a bot can report.
-const KNOWN: [&str; 4] = ["joined", "status", "transcript", "exited"];
+const KNOWN: [&str; 6] = ["ready", "joined", "status", "transcript", "screenshot", "exited"];
 /// Fields that loggers write next to their own `event` field. A line with such a field is log output.
 const FIELDS_OF_LOGGERS: [&str; 8] = ["level", "timestamp", "time", "ts", "logger", "msg", "message", "severity"];
 
@@ -111,10 +138,12 @@ pub fn event(line: &str) -> Result<Option<Event>, String> {
     }
     let Ok(Named { event }) = serde_json::from_str(line) else { return Ok(None) };
     let read = match event.as_str() {
+        "ready" => Ok(Event::Ready),
         "joined" => Ok(Event::Joined),
         "status" => serde_json::from_str(line)
             .map(|StatusLine { status, reason }| Event::Status { status, reason: reason.map(|text| fit(&text, 200)) }),
         "transcript" => serde_json::from_str(line).map(|TranscriptLine { segments }| Event::Transcript(segments)),
+        "screenshot" => serde_json::from_str(line).map(|ScreenshotLine { path }| Event::Screenshot { path }),
         "exited" => serde_json::from_str(line).map(|Ending { reason, error }| {
             let reason = reason.map(|text| fit(&text, 200));
             Event::Exited(Ending { reason, error: error.map(|text| fit(&text, 10_000)) })
@@ -128,9 +157,9 @@ pub fn event(line: &str) -> Result<Option<Event>, String> {
 fn unknown_event(name: &str, line: &str) -> Option<String> {
     let shown = fit(name, 40);
     let spelt = shown.to_lowercase();
-    let nearest = KNOWN.into_iter().min_by_key(|known| distance(&spelt, known)).unwrap_or_default();
+    let nearest = KNOWN.into_iter().min_by_key(|known| levenshtein(&spelt, known)).unwrap_or_default();
     let begins = spelt.len() >= 4 && (nearest.starts_with(&spelt) || spelt.starts_with(nearest));
-    if distance(&spelt, nearest) <= 2 || begins {
+    if levenshtein(&spelt, nearest) <= 2 || begins {
         return Some(format!("unknown event {shown:?}, did you mean {nearest:?}?"));
     }
     let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
@@ -138,21 +167,6 @@ fn unknown_event(name: &str, line: &str) -> Option<String> {
     let is_ours = name == shown && !name.is_empty() && name.chars().all(is_name);
     let is_logger = fields.keys().any(|field| FIELDS_OF_LOGGERS.contains(&field.as_str()));
     (is_ours && !is_logger).then(|| format!("unknown event {shown:?}; the known ones are {}", KNOWN.join(", ")))
-}
-
-/// The edit distance: how many letters to insert, remove or change to turn one word into the other.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
-        for (j, y) in b.iter().enumerate() {
-            let changed = diagonal + usize::from(x != *y);
-            diagonal = row[j + 1];
-            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row[b.len()]
 }
 
 /// Makes text acceptable to the server. A reason that is too long or has invalid characters must not make the server
@@ -216,6 +230,7 @@ mod tests {
         }
         assert!(matches!(event(" {\"event\":\"joined\",\"more\":1}\r\n"), Ok(Some(Event::Joined))));
         assert!(event("{\"event\":\"status\"}").unwrap_err().contains("missing field `status`"));
+        assert!(event("{\"event\":\"screenshot\"}").unwrap_err().contains("missing field `path`"));
     }
 
     #[test]
@@ -227,7 +242,7 @@ mod tests {
         {
             assert!(error_of(misspelt).ends_with(&format!("did you mean \"{meant}\"?")), "{}", error_of(misspelt));
         }
-        assert!(error_of("sneezed").contains("the known ones are joined"));
+        assert!(error_of("sneezed").contains("the known ones are ready, joined"));
         let logged = serde_json::json!({"event": "page_loaded", "level": "info", "timestamp": "…"}).to_string();
         assert!(event(&logged).unwrap().is_none(), "a logger's line is log");
         assert!(event("{\"event\":\"the page has loaded\"}").unwrap().is_none());

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, stderr, stdout};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 
+use crate::assignment::BotText;
 use crate::callbacks::{Message, Outbox};
 use crate::commands::{Command, Commands};
 use crate::lines::{self, Ending, Event, Lines, Printed};
@@ -16,44 +17,95 @@ use crate::tail::{Stream, Tail};
 /// How often the agent sends the bot's output, if the server cannot read it elsewhere.
 const LOG_EVERY: Duration = Duration::from_secs(10);
 
-/// Writes commands to the bot, and acknowledges each one. A command is also acknowledged if the bot does not read it.
-pub async fn write(stdin: Option<ChildStdin>, mut lines: mpsc::UnboundedReceiver<Command>, heard: Arc<Commands>) {
-    let mut stdin = stdin;
+/// Writes `first` and then commands to the bot, and acknowledges each command. A command is also acknowledged if the
+/// bot does not read it.
+pub async fn write(
+    mut stdin: Option<ChildStdin>,
+    first: Option<Vec<u8>>,
+    mut lines: mpsc::UnboundedReceiver<Command>,
+    heard: Arc<Commands>,
+) {
+    if let Some(first) = first {
+        write_line(&mut stdin, first).await;
+    }
     while let Some(command) = lines.recv().await {
-        if let Some(open) = &mut stdin {
-            let mut line = serde_json::to_vec(&command).unwrap_or_default();
-            line.push(b'\n');
-            if let Err(error) = open.write_all(&line).await {
-                // The bot may have closed its standard input because it never reads it. Then no more commands can be
-                // delivered.
-                log!("the command does not read its standard input ({error})");
-                stdin = None;
-            }
-        }
+        write_line(&mut stdin, serde_json::to_vec(&command).unwrap_or_default()).await;
         heard.heard(command.id);
     }
     // Stays open until the bot ends, because many programs end when their standard input closes.
     std::future::pending::<()>().await;
 }
 
-/// Reads the bot's output: events go to the server, other lines to the agent's standard output.
-pub async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mutex<Ending>>, tail: Arc<Tail>) {
-    let Some(printed) = printed else { return };
-    let mut lines = Lines::new(printed);
-    loop {
+/// Writes a line, unless the bot has closed its standard input.
+async fn write_line(stdin: &mut Option<ChildStdin>, mut line: Vec<u8>) {
+    let Some(open) = stdin else { return };
+    line.push(b'\n');
+    if let Err(error) = open.write_all(&line).await {
+        // The bot may have closed its standard input because it never reads it. Then nothing more can be delivered.
+        log!("the command does not read its standard input ({error})");
+        *stdin = None;
+    }
+}
+
+/// The line that gives a bot to a command that was started ahead. A line break can only be white space between the
+/// values, because JSON escapes it within a text.
+pub fn assignment_line(data: &BotText) -> Vec<u8> {
+    let data = data.0.trim().replace(['\n', '\r'], " ");
+    format!("{{\"action\":\"assignment\",\"payload\":{data}}}").into_bytes()
+}
+
+/// Reads the output of a command that has no bot yet, until `is_last` returns true for an event. Returns when the
+/// output ends, too; then `stdout` is `None`. It may be dropped at any time without losing output.
+pub async fn read_ahead(stdout: &mut Option<Lines<ChildStdout>>, tail: &Tail, is_last: impl Fn(&Event) -> bool) {
+    while let Some(lines) = stdout {
         let bytes = match lines.next().await {
             Ok(Some(Printed::Piece(bytes))) => bytes,
             Ok(Some(Printed::Line(bytes))) => match lines::event(&String::from_utf8_lossy(&bytes)) {
+                Ok(Some(event)) if is_last(&event) => return,
+                Ok(Some(Event::Ready)) => continue,
                 Ok(Some(event)) => {
-                    take(event, &outbox, &ending).await;
+                    let why = format!("event {:?} ignored: the command has no meeting yet", event.name());
+                    if tail.warn(&why) {
+                        log!("{why}");
+                    }
                     continue;
                 }
                 Ok(None) => bytes,
                 Err(why) => {
                     if tail.warn(&why) {
                         log!("{why}");
-                        outbox.put(Message::Log).await;
                     }
+                    bytes
+                }
+            },
+            Ok(None) => {
+                *stdout = None;
+                return;
+            }
+            Err(error) => {
+                log!("the command's output cannot be read: {error}");
+                *stdout = None;
+                return;
+            }
+        };
+        copy_output(&bytes, tail).await;
+    }
+}
+
+/// Reads the bot's output: events go to the server, other lines to the agent's standard output.
+pub async fn read(printed: Option<Lines<ChildStdout>>, outbox: Outbox, ending: Arc<Mutex<Ending>>, tail: Arc<Tail>) {
+    let Some(mut lines) = printed else { return };
+    loop {
+        let bytes = match lines.next().await {
+            Ok(Some(Printed::Piece(bytes))) => bytes,
+            Ok(Some(Printed::Line(bytes))) => match lines::event(&String::from_utf8_lossy(&bytes)) {
+                Ok(Some(event)) => {
+                    take(event, &outbox, &ending, &tail).await;
+                    continue;
+                }
+                Ok(None) => bytes,
+                Err(why) => {
+                    warn(&why, &outbox, &tail).await;
                     bytes
                 }
             },
@@ -63,12 +115,17 @@ pub async fn read(printed: Option<ChildStdout>, outbox: Outbox, ending: Arc<Mute
                 return;
             }
         };
-        tail.print(Stream::Output, &bytes);
-        let mut out = stdout();
-        // A failed write must not stop the bot.
-        let _ = out.write_all(String::from_utf8_lossy(&bytes).as_bytes()).await;
-        let _ = out.flush().await;
+        copy_output(&bytes, &tail).await;
     }
+}
+
+/// Copies log output of the bot to the agent's standard output.
+async fn copy_output(bytes: &[u8], tail: &Tail) {
+    tail.print(Stream::Output, bytes);
+    let mut out = stdout();
+    // A failed write must not stop the bot.
+    let _ = out.write_all(String::from_utf8_lossy(bytes).as_bytes()).await;
+    let _ = out.flush().await;
 }
 
 /// Copies the bot's standard error to the agent's standard error.
@@ -94,13 +151,28 @@ pub async fn send_log(outbox: Outbox, tail: Arc<Tail>) {
     }
 }
 
-async fn take(event: Event, outbox: &Outbox, ending: &Mutex<Ending>) {
+/// Warns about output that had no effect, once for each text.
+async fn warn(why: &str, outbox: &Outbox, tail: &Tail) {
+    if tail.warn(why) {
+        log!("{why}");
+        outbox.put(Message::Log).await;
+    }
+}
+
+async fn take(event: Event, outbox: &Outbox, ending: &Mutex<Ending>, tail: &Tail) {
     match event {
+        // A command that starts with its bot has nobody to be ready for.
+        Event::Ready => {}
         Event::Joined => outbox.put(Message::Joined).await,
         Event::Status { status, reason } => outbox.put(Message::Status { status, reason }).await,
         Event::Transcript(segments) => {
             for segment in segments {
                 outbox.put(Message::Segment(segment)).await;
+            }
+        }
+        Event::Screenshot { path } => {
+            if let Err(why) = outbox.screenshots.take(&path).await {
+                warn(&why, outbox, tail).await;
             }
         }
         Event::Exited(own) => *ending.lock().unwrap_or_else(PoisonError::into_inner) = own,

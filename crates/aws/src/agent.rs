@@ -19,7 +19,7 @@ const TRIES: usize = 10;
 pub enum RegisterError {
     #[error("no group of the pool has this instance")]
     Unknown,
-    #[error("the runner is registered, and was heard of just now")]
+    #[error("the runner is already registered, and its agent sends heartbeats")]
     Known,
     #[error("the runner is terminated")]
     Ended,
@@ -29,7 +29,7 @@ pub enum RegisterError {
 
 /// The answer to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct HeartbeatReply {
     /// `None`: the pool does not know the runner.
     pub state: Option<RunnerState>,
     pub run_id: Option<String>,
@@ -72,7 +72,7 @@ impl RunnerPool {
             match seen.as_ref().map(|seen| seen.state) {
                 None | Some(RunnerState::Created) => {}
                 Some(RunnerState::Terminated) => return Err(RegisterError::Ended),
-                Some(_) if !reregister && self.is_healthy(self.0.table.heard(instance).await?) => {
+                Some(_) if !reregister && self.is_healthy(self.0.table.last_heartbeat(instance).await?) => {
                     if agent.is_none() || self.0.table.registering(instance).await?.as_deref() != agent {
                         return Err(RegisterError::Known);
                     }
@@ -90,31 +90,31 @@ impl RunnerPool {
             };
             if is_done {
                 tracing::info!(runner = instance, group = next.group, "runner registered");
-                self.0.signals.ring(instance);
+                self.0.signals.notify(instance);
                 self.announce(&next).await;
                 return Ok(next);
             }
         }
-        Err(in_the_way("register").into())
+        Err(contended("register").into())
     }
 
     /// Records a heartbeat. `busy_with` is the run that the agent works on.
-    pub async fn beat(&self, instance: &str, busy_with: Option<&str>) -> Result<Standing, AwsError> {
+    pub async fn beat(&self, instance: &str, busy_with: Option<&str>) -> Result<HeartbeatReply, AwsError> {
         let now = self.now();
         let (written, runner) = tokio::join!(self.0.table.beat(instance, now), self.0.table.runner(instance));
         if let Err(error) = written {
-            self.is_deaf();
+            self.reset_listening();
             return Err(error);
         }
         let Some(runner) = runner? else {
-            return Ok(Standing { state: None, run_id: None, stop: busy_with.is_some(), end: true });
+            return Ok(HeartbeatReply { state: None, run_id: None, stop: busy_with.is_some(), end: true });
         };
         let stop = busy_with.is_some_and(|run_id| {
             let is_its = matches!(runner.state, RunnerState::Claimed | RunnerState::Running) && runner.is_for(run_id);
             !is_its || runner.stop_asked
         });
         let end = runner.state == RunnerState::Terminated;
-        Ok(Standing { state: Some(runner.state), run_id: runner.run_id, stop, end })
+        Ok(HeartbeatReply { state: Some(runner.state), run_id: runner.run_id, stop, end })
     }
 
     /// Waits until this installation claims the runner. Returns `None` at once if the runner is terminated or unknown.
@@ -168,11 +168,11 @@ impl RunnerPool {
                 _ => return Ok(false),
             }
             if self.0.table.change(&runner, &runner.running(self.now())).await? == Changed::Done {
-                self.0.signals.ring(instance);
+                self.0.signals.notify(instance);
                 return Ok(true);
             }
         }
-        Err(in_the_way("acknowledge"))
+        Err(contended("acknowledge"))
     }
 
     /// The run has ended: the runner is idle with a new expiry. Returns false if the runner did not have this run.
@@ -190,15 +190,15 @@ impl RunnerPool {
             if self.0.table.change(&runner, &next).await? == Changed::Done {
                 tracing::info!(runner = instance, slot = runner.slot, "runner released");
                 self.0.steps.done(Step::GivenBack).await;
-                self.0.signals.ring(instance);
+                self.0.signals.notify(instance);
                 self.announce(&next).await;
                 return Ok(true);
             }
         }
-        Err(in_the_way("release"))
+        Err(contended("release"))
     }
 }
 
-pub(crate) fn in_the_way(operation: &'static str) -> AwsError {
-    AwsError::Busy { operation, message: "the runner is changed by others again and again".into() }
+pub(crate) fn contended(operation: &'static str) -> AwsError {
+    AwsError::Busy { operation, message: "other processes keep changing the runner".into() }
 }

@@ -81,8 +81,8 @@ impl RunnerPool {
     ) -> Result<Option<Claimed>, AwsError> {
         while let Some(claimed) = self.take_next(search, holder, held).await? {
             self.0.steps.done(Step::Claimed).await;
-            let heard = self.0.table.heard(&claimed.runner.instance).await?;
-            if self.is_healthy(heard) {
+            let last_heartbeat = self.0.table.last_heartbeat(&claimed.runner.instance).await?;
+            if self.is_healthy(last_heartbeat) {
                 self.0.steps.done(Step::Healthy).await;
                 return Ok(Some(claimed));
             }
@@ -137,7 +137,7 @@ impl RunnerPool {
             Changed::Done => {
                 drop(picked.take());
                 tracing::info!(runner = next.instance, slot = holder.slot, "runner claimed");
-                self.0.signals.ring(&next.instance);
+                self.0.signals.notify(&next.instance);
                 Ok(Some(Claimed { pool: self, runner: next, is_open: true }))
             }
             Changed::Refused => {
@@ -191,7 +191,10 @@ impl RunnerPool {
                 }
                 Some(runner) if runner.state == RunnerState::Claimed => {
                     if Instant::now() >= deadline && self.terminate(&runner).await? == Changed::Done {
-                        tracing::warn!(runner = runner.instance, "runner terminated: it did not take its assignment");
+                        tracing::warn!(
+                            runner = runner.instance,
+                            "runner terminated: assignment not acknowledged in time"
+                        );
                         claimed.keep();
                         return Ok(None);
                     }
@@ -211,14 +214,14 @@ impl RunnerPool {
 
     /// Makes a claimed runner idle again, with a new expiry. An unhealthy runner is not announced.
     pub(crate) async fn give_back(&self, claimed: &Runner) -> Result<Changed, AwsError> {
-        let is_healthy = self.is_healthy(self.0.table.heard(&claimed.instance).await?);
+        let is_healthy = self.is_healthy(self.0.table.last_heartbeat(&claimed.instance).await?);
         let now = self.now();
         let expires_at = if is_healthy { self.new_expiry() } else { before(now, Duration::from_millis(1)) };
         let next = claimed.idle(now, expires_at, self.0.settings.pace.idle);
         let changed = self.0.table.change(claimed, &next).await?;
         if changed == Changed::Done {
             self.0.steps.done(Step::GivenBack).await;
-            self.0.signals.ring(&next.instance);
+            self.0.signals.notify(&next.instance);
             if is_healthy {
                 self.announce(&next).await;
             }
@@ -253,7 +256,7 @@ impl Drop for Claimed {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move {
                 if let Err(error) = pool.give_back(&runner).await {
-                    tracing::warn!(runner = runner.instance, %error, "runner claim not finished; the keeper retries");
+                    tracing::warn!(runner = runner.instance, %error, "claimed runner not returned; the keeper retries");
                 }
             });
         }

@@ -66,7 +66,7 @@ pub enum AwsError {
     #[error("{operation}: {message}")]
     Malformed { operation: &'static str, message: String },
     /// The slot already has a runner.
-    #[error("the slot {slot} has a runner already")]
+    #[error("the slot {slot} already has a runner")]
     Taken { slot: String },
 }
 
@@ -91,8 +91,8 @@ impl AwsError {
 
     fn answered(operation: &'static str, status: u16, code: &str, message: &str) -> Self {
         let message = match (code, message) {
-            (code, _) if QUOTING.contains(&code) => format!("{code}: the request's signature is not accepted"),
-            ("", "") => format!("status {status} without words"),
+            (code, _) if QUOTING.contains(&code) => format!("{code}: AWS does not accept the request's signature"),
+            ("", "") => format!("status {status} without a message"),
             ("", message) => shown(message),
             (code, "") => format!("{code} (status {status})"),
             (code, message) => shown(&format!("{code}: {message}")),

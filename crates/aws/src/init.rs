@@ -24,7 +24,7 @@ use crate::plan::{EXPIRES, INDEX, INDEX_KEY, KEY, PlannedGroup, QUEUE_ATTRIBUTES
 use crate::{AwsError, Settings};
 
 /// How long to wait for a new table. AWS needs some seconds.
-const TABLE_PATIENCE: Duration = Duration::from_mins(5);
+const TABLE_TIMEOUT: Duration = Duration::from_mins(5);
 const TABLE_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The result for each part, in the order of the checks.
@@ -90,7 +90,7 @@ async fn table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<Outcome,
     let changed = expire(client, name).await?;
     Ok(match (made, changed) {
         (true, _) => Outcome::Made,
-        (false, true) => Outcome::Changed(format!("items end at `{EXPIRES}`")),
+        (false, true) => Outcome::Changed(format!("items expire at `{EXPIRES}`")),
         (false, false) => Outcome::WasThere,
     })
 }
@@ -115,8 +115,8 @@ fn check_table(name: &str, there: &TableDescription) -> Result<(), AwsError> {
         return Ok(());
     }
     let message = format!(
-        "there is a table {name} already that is not a runner pool's: its key has to be `{KEY}`, and the key of its index \
-         `{INDEX}` `{INDEX_KEY}` and `{KEY}`"
+        "the table {name} exists, but is not the table of a runner pool: its key must be `{KEY}`, and its index `{INDEX}` \
+         must have the keys `{INDEX_KEY}` and `{KEY}`"
     );
     Err(AwsError::Refused { operation: "DescribeTable", message })
 }
@@ -149,7 +149,7 @@ fn table_shape() -> Result<(Vec<AttributeDefinition>, KeySchemaElement, GlobalSe
 }
 
 async fn await_table(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<(), AwsError> {
-    let deadline = Instant::now() + TABLE_PATIENCE;
+    let deadline = Instant::now() + TABLE_TIMEOUT;
     loop {
         let status = describe_table(client, name).await?.and_then(|there| there.table_status);
         // A table in state `Updating` can be used.
@@ -173,7 +173,7 @@ async fn expire(client: &aws_sdk_dynamodb::Client, name: &str) -> Result<bool, A
     if matches!(status, Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling)) {
         return match there.and_then(|there| there.attribute_name) {
             Some(other) if other != EXPIRES => {
-                let message = format!("items of the table {name} end at `{other}` already, not at `{EXPIRES}`");
+                let message = format!("items of the table {name} already expire at `{other}`, not at `{EXPIRES}`");
                 Err(AwsError::Refused { operation: "DescribeTimeToLive", message })
             }
             _ => Ok(false),
@@ -333,7 +333,7 @@ impl fmt::Display for Thing {
         write!(f, "{kind} {}: ", self.name)?;
         match &self.outcome {
             Outcome::Made => f.write_str("made"),
-            Outcome::WasThere => f.write_str("was there"),
+            Outcome::WasThere => f.write_str("already exists"),
             Outcome::Changed(message) => write!(f, "changed: {message}"),
         }
     }

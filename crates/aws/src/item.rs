@@ -290,7 +290,7 @@ pub(crate) struct Fields<'a>(pub &'a Item);
 impl Fields<'_> {
     fn wrong(&self, name: &str) -> AwsError {
         let id = self.0.get("id").and_then(|id| id.as_s().ok()).map_or("?", String::as_str);
-        AwsError::malformed(READ, format!("the item {id} has no usable `{name}`"))
+        AwsError::malformed(READ, format!("the item {id} has no valid `{name}`"))
     }
 
     pub fn text(&self, name: &str) -> Result<&str, AwsError> {

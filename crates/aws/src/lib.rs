@@ -9,27 +9,28 @@
 //! - [`settings`]: the settings of a pool
 //! - `message`, `queue`, `pickup`: announcements, and the search for one that fits
 //! - `item`, `table`: runners and slots as they are stored, and the condition of every change
-//! - `claim`, `several`: from an announcement to a runner that runs the slot
+//! - `claim`, `claim_all`: from an announcement to a runner that runs the slot
 //! - `agent`, `watch`: the calls of a runner's agent, and its wait for a claim
 //! - `stop`: the end of a slot's run, and of a runner
-//! - `groups`, `fresh`: machines, and fresh capacity
+//! - `groups`, `fresh_capacity`: machines, and fresh capacity
 //! - `plan`, `init`, `policy`: the required resources and permissions
 //! - `survey`: which of the resources exist
-//! - `keep`: one pass of the keeper
+//! - `keeper`: one pass of the keeper
 //! - `fill`, `remove`: set up and delete a pool for measurements
 //! - `clients`, `clock`, `error`, `signals`, `steps`: shared parts
 
 mod agent;
 mod claim;
+mod claim_all;
 mod clients;
 mod clock;
 mod error;
 mod fill;
-mod fresh;
+mod fresh_capacity;
 mod groups;
 mod init;
 mod item;
-mod keep;
+mod keeper;
 mod message;
 mod pickup;
 mod plan;
@@ -37,7 +38,6 @@ mod policy;
 mod queue;
 mod remove;
 pub mod settings;
-mod several;
 mod signals;
 mod steps;
 mod stop;
@@ -60,13 +60,13 @@ use std::time::Duration;
 use domain::Requirements;
 use jiff::Timestamp;
 
-pub use agent::{RegisterError, Run, Standing};
+pub use agent::{HeartbeatReply, RegisterError, Run};
 pub use clock::Clock;
 pub use error::AwsError;
-pub use fresh::Fresh;
+pub use fresh_capacity::Fresh;
 pub use init::{Kind, Made, Outcome, Thing, init};
 pub use item::{Runner, RunnerState};
-pub use keep::Kept;
+pub use keeper::KeeperStats;
 pub use message::{Announcement, Dropped};
 pub use plan::{Plan, PlannedGroup, Template, describe};
 pub use policy::{init_policy, policy};
@@ -111,7 +111,7 @@ struct Inner {
     watch: Watch,
     /// Since when this process can receive heartbeats, in milliseconds. A runner's silence before that time does not
     /// count.
-    ears: AtomicI64,
+    listening_since: AtomicI64,
     clock: Clock,
     steps: Arc<Steps>,
 }
@@ -144,7 +144,7 @@ impl RunnerPool {
             managers,
             signals: Signals::default(),
             watch: Watch::default(),
-            ears: AtomicI64::new(clock.now().as_millisecond()),
+            listening_since: AtomicI64::new(clock.now().as_millisecond()),
             clock,
             steps,
         }))
@@ -187,8 +187,8 @@ impl RunnerPool {
     }
 
     /// The time of a runner's last heartbeat.
-    pub async fn heard(&self, instance: &str) -> Result<Option<Timestamp>, AwsError> {
-        self.0.table.heard(instance).await
+    pub async fn last_heartbeat(&self, instance: &str) -> Result<Option<Timestamp>, AwsError> {
+        self.0.table.last_heartbeat(instance).await
     }
 
     /// How many announcements this process has examined.
@@ -198,14 +198,14 @@ impl RunnerPool {
 
     /// Makes this process pause at a step, as if it was killed there. `None` lets it continue.
     #[doc(hidden)]
-    pub fn stand_still_at(&self, step: Option<Step>) {
-        self.0.steps.stand_still_at(step);
+    pub fn pause_at(&self, step: Option<Step>) {
+        self.0.steps.pause_at(step);
     }
 
     /// How many calls pause at a step.
     #[doc(hidden)]
-    pub fn standing(&self) -> usize {
-        self.0.steps.standing()
+    pub fn paused(&self) -> usize {
+        self.0.steps.paused()
     }
 
     fn slot_key(&self, slot: &str) -> String {
@@ -223,22 +223,22 @@ impl RunnerPool {
 
     /// Whether a runner with this last heartbeat is healthy. Time in which this process could not receive heartbeats
     /// does not count.
-    fn is_healthy(&self, heard: Option<Timestamp>) -> bool {
-        self.heard_within(heard, self.0.settings.pace.healthy)
+    fn is_healthy(&self, last_heartbeat: Option<Timestamp>) -> bool {
+        self.has_heartbeat_within(last_heartbeat, self.0.settings.pace.healthy)
     }
 
-    fn heard_within(&self, heard: Option<Timestamp>, within: Duration) -> bool {
-        heard.unwrap_or(Timestamp::MIN).max(self.ears()) >= before(self.now(), within)
+    fn has_heartbeat_within(&self, last_heartbeat: Option<Timestamp>, within: Duration) -> bool {
+        last_heartbeat.unwrap_or(Timestamp::MIN).max(self.listening_since()) >= before(self.now(), within)
     }
 
     /// Since when heartbeats can arrive: since the start of this process, or since the table last failed.
-    fn ears(&self) -> Timestamp {
-        from_millis(self.0.ears.load(Ordering::SeqCst))
+    fn listening_since(&self) -> Timestamp {
+        from_millis(self.0.listening_since.load(Ordering::SeqCst))
     }
 
     /// The table fails now, so heartbeats cannot be stored. From here the silence of runners counts anew.
-    fn is_deaf(&self) {
-        self.0.ears.store(self.now().as_millisecond(), Ordering::SeqCst);
+    fn reset_listening(&self) {
+        self.0.listening_since.store(self.now().as_millisecond(), Ordering::SeqCst);
     }
 
     /// Puts the announcement of an idle runner into its queue. If that fails, the keeper announces the runner when it
@@ -276,7 +276,7 @@ mod tests {
         sent(pool.pick(None));
         sent(pool.stop(""));
         sent(pool.end(""));
-        sent(pool.keep());
+        sent(pool.run_keeper());
         sent(pool.fill(&[]));
         sent(pool.ask_for_fresh(None, ""));
         sent(pool.register("", false));

@@ -23,13 +23,13 @@ pub struct Announcement {
 /// Why a message is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Dropped {
-    #[error("it is malformed")]
+    #[error("malformed")]
     Malformed,
-    #[error("it is expired")]
+    #[error("expired")]
     Expired,
-    #[error("it is of another class than its queue")]
+    #[error("another class than its queue")]
     OtherClass,
-    #[error("it is smaller than its class")]
+    #[error("smaller than its class")]
     TooSmall,
 }
 

@@ -48,7 +48,7 @@ struct PickupQueue {
     is_open: bool,
     /// How many messages were ever examined.
     examined: u64,
-    away: Vec<Away>,
+    returned_messages: Vec<ReturnedMessage>,
 }
 
 #[derive(Debug)]
@@ -59,7 +59,7 @@ struct Waiter {
     /// How many receives in a row were empty, counting only those that began while this request waited.
     empty: usize,
     /// How often each unfitting runner was offered to this request.
-    came_by: HashMap<String, u32>,
+    times_offered: HashMap<String, u32>,
     reply: oneshot::Sender<PickupResult>,
 }
 
@@ -67,14 +67,14 @@ type PickupResult = Result<Option<Announcement>, AwsError>;
 
 /// A message that was sent back and is not in the queue yet.
 #[derive(Debug)]
-struct Away {
+struct ReturnedMessage {
     instance: String,
     attributes: Attributes,
     until: Instant,
 }
 
 /// The result of offering a message.
-enum Fate {
+enum OfferResult {
     HandedOver,
     /// It fits a request that got another message, or that stopped waiting.
     NotNeeded(Announcement),
@@ -96,7 +96,7 @@ impl Manager {
             pickups.arrived += 1;
             let number = pickups.arrived;
             let wanted = wanted.cloned();
-            pickups.waiting.push_back(Waiter { number, wanted, empty: 0, came_by: HashMap::new(), reply });
+            pickups.waiting.push_back(Waiter { number, wanted, empty: 0, times_offered: HashMap::new(), reply });
             if !pickups.is_open {
                 pickups.is_open = true;
                 tokio::spawn(self.clone().serve());
@@ -134,7 +134,7 @@ impl Manager {
                     let served = self.hand_out(messages).await;
                     most = if served { 1 } else { most * 2 };
                 }
-                Err(error) => self.tell_everyone(&error),
+                Err(error) => self.fail_waiting(&error),
             }
         }
     }
@@ -148,13 +148,15 @@ impl Manager {
         }
         self.steps.done(Step::Deleted).await;
         let announced = messages.iter().filter_map(|message| self.read(message)).collect();
-        let fates = self.offer(announced);
+        let results = self.offer(announced);
         let (mut served, mut back) = (false, Vec::new());
-        for fate in fates {
-            match fate {
-                Fate::HandedOver => served = true,
-                Fate::NotNeeded(announcement) => back.push(Outgoing { body: announcement.body().to_owned(), delay: 0 }),
-                Fate::FitsNobody(announcement) => {
+        for result in results {
+            match result {
+                OfferResult::HandedOver => served = true,
+                OfferResult::NotNeeded(announcement) => {
+                    back.push(Outgoing { body: announcement.body().to_owned(), delay: 0 });
+                }
+                OfferResult::FitsNobody(announcement) => {
                     back.push(Outgoing { body: announcement.body().to_owned(), delay: self.delay() });
                 }
             }
@@ -186,29 +188,33 @@ impl Manager {
     }
 
     /// One step under the lock, so no request arrives or leaves in between.
-    fn offer(&self, announced: Vec<Announcement>) -> Vec<Fate> {
+    fn offer(&self, announced: Vec<Announcement>) -> Vec<OfferResult> {
         let mut pickups = self.pickups();
         pickups.examined += announced.len() as u64;
         let now = Instant::now();
-        pickups.away.retain(|away| away.until > now && announced.iter().all(|here| here.instance != away.instance));
+        pickups
+            .returned_messages
+            .retain(|message| message.until > now && announced.iter().all(|here| here.instance != message.instance));
         for waiter in &mut pickups.waiting {
             waiter.empty = 0;
         }
         let mut served: Vec<Option<Requirements>> = Vec::new();
-        let mut fates = Vec::new();
+        let mut results = Vec::new();
         for announcement in announced {
-            let fate = pickups.offer(announcement, &mut served, self.pace.rounds);
-            match &fate {
-                Fate::HandedOver => {}
-                Fate::NotNeeded(announcement) => pickups.send_away(announcement, now),
-                Fate::FitsNobody(announcement) => pickups.send_away(announcement, now + self.pace.redelivery),
+            let result = pickups.offer(announcement, &mut served, self.pace.rounds);
+            match &result {
+                OfferResult::HandedOver => {}
+                OfferResult::NotNeeded(announcement) => pickups.note_returned(announcement, now),
+                OfferResult::FitsNobody(announcement) => {
+                    pickups.note_returned(announcement, now + self.pace.redelivery);
+                }
             }
-            fates.push(fate);
+            results.push(result);
         }
-        fates
+        results
     }
 
-    fn tell_everyone(&self, error: &AwsError) {
+    fn fail_waiting(&self, error: &AwsError) {
         for waiter in self.pickups().waiting.drain(..) {
             let _ = waiter.reply.send(Err(error.clone()));
         }
@@ -220,17 +226,17 @@ impl Manager {
         let pause = {
             let mut pickups = self.pickups();
             let now = Instant::now();
-            pickups.away.retain(|away| away.until > now);
-            let PickupQueue { waiting, away, .. } = &mut *pickups;
+            pickups.returned_messages.retain(|message| message.until > now);
+            let PickupQueue { waiting, returned_messages, .. } = &mut *pickups;
             let mut pause = Some(POLL_INTERVAL);
             for mut waiter in std::mem::take(waiting) {
                 if waiter.number <= last {
                     waiter.empty += 1;
                 }
-                let fits = |away: &Away| requirements::fits(waiter.wanted.as_ref(), &away.attributes);
+                let fits = |message: &ReturnedMessage| requirements::fits(waiter.wanted.as_ref(), &message.attributes);
                 if waiter.empty < EMPTY_IN_A_ROW {
                     pause = None;
-                } else if !away.iter().any(fits) {
+                } else if !returned_messages.iter().any(fits) {
                     let _ = waiter.reply.send(Ok(None));
                     continue;
                 }
@@ -247,7 +253,7 @@ impl Manager {
 
     /// Returns an announcement that was handed over but not used.
     fn take_back(&self, announcement: Announcement) {
-        self.pickups().send_away(&announcement, Instant::now());
+        self.pickups().note_returned(&announcement, Instant::now());
         let back = vec![Outgoing { body: announcement.body().to_owned(), delay: 0 }];
         // Without a runtime, this process is ending. The keeper of another process announces the runner again.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
@@ -258,13 +264,18 @@ impl Manager {
 
 impl PickupQueue {
     /// Remembers a message that is on its way back, and when it can be received again.
-    fn send_away(&mut self, announcement: &Announcement, back: Instant) {
+    fn note_returned(&mut self, announcement: &Announcement, back: Instant) {
         let (instance, attributes) = (announcement.instance.clone(), announcement.attributes.clone());
-        self.away.push(Away { instance, attributes, until: back + LATE });
+        self.returned_messages.push(ReturnedMessage { instance, attributes, until: back + LATE });
     }
 
     /// Hands an announcement to the first waiting request that it fits, in the order of arrival.
-    fn offer(&mut self, announcement: Announcement, served: &mut Vec<Option<Requirements>>, rounds: u32) -> Fate {
+    fn offer(
+        &mut self,
+        announcement: Announcement,
+        served: &mut Vec<Option<Requirements>>,
+        rounds: u32,
+    ) -> OfferResult {
         let mut announcement = announcement;
         let (mut at, mut was_wanted) = (0, false);
         while at < self.waiting.len() {
@@ -274,15 +285,15 @@ impl PickupQueue {
                 match waiter.reply.send(Ok(Some(announcement))) {
                     Ok(()) => {
                         served.push(waiter.wanted);
-                        return Fate::HandedOver;
+                        return OfferResult::HandedOver;
                     }
                     // This request stopped waiting: try the next one.
                     Err(Ok(Some(returned))) => (announcement, was_wanted) = (returned, true),
-                    Err(_) => return Fate::HandedOver,
+                    Err(_) => return OfferResult::HandedOver,
                 }
                 continue;
             }
-            let times = waiter.came_by.entry(announcement.instance.clone()).or_default();
+            let times = waiter.times_offered.entry(announcement.instance.clone()).or_default();
             *times += 1;
             if *times < rounds {
                 at += 1;
@@ -293,7 +304,7 @@ impl PickupQueue {
             }
         }
         was_wanted |= served.iter().any(|wanted| requirements::fits(wanted.as_ref(), &announcement.attributes));
-        if was_wanted { Fate::NotNeeded(announcement) } else { Fate::FitsNobody(announcement) }
+        if was_wanted { OfferResult::NotNeeded(announcement) } else { OfferResult::FitsNobody(announcement) }
     }
 }
 

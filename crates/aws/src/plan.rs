@@ -115,8 +115,8 @@ impl Plan {
         let mut template = json!({
             "AWSTemplateFormatVersion": "2010-09-09",
             "Description": format!(
-                "A runner pool of Greenroom. What CloudFormation cannot say: the process {SUSPENDED} of the groups is to \
-                 be suspended."
+                "A runner pool of Greenroom. CloudFormation cannot suspend the process {SUSPENDED} of the groups: suspend \
+                 it after the groups are made."
             ),
             "Resources": resources,
         });
@@ -198,7 +198,7 @@ impl fmt::Display for Plan {
         writeln!(f, "table {}", self.table)?;
         writeln!(
             f,
-            "    key `{KEY}`; index `{INDEX}` on `{INDEX_KEY}` and `{KEY}`; billed by request; items end at `{EXPIRES}`"
+            "    key `{KEY}`; index `{INDEX}` on `{INDEX_KEY}` and `{KEY}`; billed per request; items expire at `{EXPIRES}`"
         )?;
         for queue in &self.queues {
             writeln!(f, "queue {queue}")?;
@@ -209,7 +209,7 @@ impl fmt::Display for Plan {
             writeln!(f, "group {}\n    {group}", group.name)?;
         }
         if self.groups.is_empty() {
-            writeln!(f, "no groups, as no launch template is set; used if somebody else makes them:")?;
+            writeln!(f, "no groups, because no launch template is set; the pool uses these groups if they exist:")?;
             writeln!(f, "    {}", self.group_names.join(", "))?;
         }
         Ok(())

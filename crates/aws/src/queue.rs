@@ -39,7 +39,7 @@ impl Queue {
         let ask = async || {
             let answer = self.client.get_queue_url().queue_name(&self.name).send().await;
             let answer = answer.map_err(|error| AwsError::new("GetQueueUrl", error))?;
-            answer.queue_url.ok_or_else(|| AwsError::malformed("GetQueueUrl", "the answer has no address in it"))
+            answer.queue_url.ok_or_else(|| AwsError::malformed("GetQueueUrl", "the answer contains no queue URL"))
         };
         self.url.get_or_try_init(ask).await.map(String::as_str)
     }
@@ -119,7 +119,7 @@ fn batches(messages: &[Outgoing]) -> Vec<&[Outgoing]> {
 /// SQS answers a batch with success even if a part of it failed.
 fn all_done(operation: &'static str, failed: &[BatchResultErrorEntry]) -> Result<(), AwsError> {
     let Some(first) = failed.first() else { return Ok(()) };
-    let message = format!("{}: {}", first.code(), first.message().unwrap_or("of one message in the batch"));
+    let message = format!("{}: {}", first.code(), first.message().unwrap_or("one message of the batch failed"));
     if first.sender_fault() {
         Err(AwsError::Refused { operation, message })
     } else {

@@ -10,38 +10,38 @@ use tokio::sync::Notify;
 const FEW: usize = 64;
 
 #[derive(Debug, Default)]
-pub(crate) struct Signals(Mutex<Bells>);
+pub(crate) struct Signals(Mutex<Entries>);
 
 #[derive(Debug, Default)]
-struct Bells {
+struct Entries {
     by_runner: HashMap<String, Weak<Notify>>,
     /// At this number of entries, the unused ones are removed.
-    many: usize,
+    prune_at: usize,
 }
 
 impl Signals {
     /// The signal for changes of a runner. Call [`Notify::notified`] before reading the table, so no change is missed.
     pub fn of(&self, instance: &str) -> Arc<Notify> {
-        let mut bells = self.bells();
-        if let Some(bell) = bells.by_runner.get(instance).and_then(Weak::upgrade) {
-            return bell;
+        let mut entries = self.entries();
+        if let Some(signal) = entries.by_runner.get(instance).and_then(Weak::upgrade) {
+            return signal;
         }
-        if bells.by_runner.len() >= bells.many {
-            bells.by_runner.retain(|_, bell| bell.strong_count() > 0);
-            bells.many = FEW.max(2 * bells.by_runner.len());
+        if entries.by_runner.len() >= entries.prune_at {
+            entries.by_runner.retain(|_, signal| signal.strong_count() > 0);
+            entries.prune_at = FEW.max(2 * entries.by_runner.len());
         }
-        let bell = Arc::new(Notify::new());
-        bells.by_runner.insert(instance.to_owned(), Arc::downgrade(&bell));
-        bell
+        let signal = Arc::new(Notify::new());
+        entries.by_runner.insert(instance.to_owned(), Arc::downgrade(&signal));
+        signal
     }
 
-    pub fn ring(&self, instance: &str) {
-        if let Some(bell) = self.bells().by_runner.get(instance).and_then(Weak::upgrade) {
-            bell.notify_waiters();
+    pub fn notify(&self, instance: &str) {
+        if let Some(signal) = self.entries().by_runner.get(instance).and_then(Weak::upgrade) {
+            signal.notify_waiters();
         }
     }
 
-    fn bells(&self) -> MutexGuard<'_, Bells> {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -41,25 +41,25 @@ impl Step {
 #[derive(Debug, Default)]
 pub(crate) struct Steps {
     at: watch::Sender<Option<Step>>,
-    standing: AtomicUsize,
+    paused: AtomicUsize,
 }
 
 impl Steps {
-    pub fn stand_still_at(&self, step: Option<Step>) {
+    pub fn pause_at(&self, step: Option<Step>) {
         self.at.send_replace(step);
     }
 
-    pub fn standing(&self) -> usize {
-        self.standing.load(Ordering::SeqCst)
+    pub fn paused(&self) -> usize {
+        self.paused.load(Ordering::SeqCst)
     }
 
     pub async fn done(&self, step: Step) {
         if *self.at.borrow() != Some(step) {
             return;
         }
-        self.standing.fetch_add(1, Ordering::SeqCst);
+        self.paused.fetch_add(1, Ordering::SeqCst);
         // The sender lives as long as `self`, so the channel is open.
         let _ = self.at.subscribe().wait_for(|at| *at != Some(step)).await.map(drop);
-        self.standing.fetch_sub(1, Ordering::SeqCst);
+        self.paused.fetch_sub(1, Ordering::SeqCst);
     }
 }

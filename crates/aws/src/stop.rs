@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::agent::in_the_way;
+use crate::agent::contended;
 use crate::table::Changed;
 use crate::{AwsError, Runner, RunnerPool, RunnerState};
 
@@ -44,7 +44,11 @@ impl RunnerPool {
                 _ => {
                     contradictions += 1;
                     if contradictions >= TRIES {
-                        tracing::warn!(slot, runner = held.runner, "slot had a run that is unknown to its runner");
+                        tracing::warn!(
+                            slot,
+                            runner = held.runner,
+                            "slot item removed: its runner does not have its run"
+                        );
                         return self.0.table.forget_slot(&key, &held.run_id).await;
                     }
                 }
@@ -59,16 +63,20 @@ impl RunnerPool {
     /// Asks the agent to release its runner, or terminates the runner. Returns whether the caller should read the slot
     /// again at once.
     async fn asked_to_stop(&self, runner: &Runner, deadline: Instant) -> Result<bool, AwsError> {
-        let heard = self.0.table.heard(&runner.instance).await?;
-        if Instant::now() >= deadline || !self.is_healthy(heard) {
-            tracing::warn!(runner = runner.instance, slot = runner.slot, "runner terminated: it did not stop");
+        let last_heartbeat = self.0.table.last_heartbeat(&runner.instance).await?;
+        if Instant::now() >= deadline || !self.is_healthy(last_heartbeat) {
+            tracing::warn!(
+                runner = runner.instance,
+                slot = runner.slot,
+                "runner not stopped: no release in time, or no heartbeat"
+            );
             self.terminate(runner).await?;
             return Ok(true);
         }
         if !runner.stop_asked {
             let asked = Runner { stop_asked: true, ..runner.clone() };
             self.0.table.change(runner, &asked).await?;
-            self.0.signals.ring(&runner.instance);
+            self.0.signals.notify(&runner.instance);
         }
         Ok(false)
     }
@@ -86,7 +94,7 @@ impl RunnerPool {
                 return Ok(());
             }
         }
-        Err(in_the_way("end"))
+        Err(contended("end"))
     }
 
     /// Terminates a runner that is unchanged since it was read, and its machine. If Auto Scaling fails, the keeper
@@ -98,7 +106,7 @@ impl RunnerPool {
             return Ok(changed);
         }
         tracing::info!(runner = next.instance, from = %seen.state, "runner terminated");
-        self.0.signals.ring(&next.instance);
+        self.0.signals.notify(&next.instance);
         if next.slot.is_some() {
             self.finish(&next).await?;
         } else if let Err(error) = self.0.groups.terminate(&next.instance, Some(&next.group)).await {

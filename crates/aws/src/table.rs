@@ -29,7 +29,7 @@ const BEAT_REMEMBERED: Duration = Duration::from_hours(24);
 const DEMAND_REMEMBERED: Duration = Duration::from_mins(10);
 
 /// Reasons for a cancelled transaction that can succeed a moment later.
-const PASSING: [&str; 3] = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"];
+const TRANSIENT: [&str; 3] = ["TransactionConflict", "ThrottlingError", "ProvisionedThroughputExceeded"];
 
 /// The condition of every change: the runner is as it was read.
 const AS_SEEN: &str = "#state = :state AND #run_id = :run_id AND #threshold = :threshold";
@@ -122,7 +122,7 @@ impl Table {
             Ok(runner) => Some(runner),
             Err(error) => {
                 // Another program wrote this row. The other rows remain usable.
-                tracing::warn!(%error, "table row is not a runner");
+                tracing::warn!(%error, "table row skipped: not a runner");
                 None
             }
         };
@@ -164,7 +164,10 @@ impl Table {
                 Some(Refusal::Conflict) => tokio::time::sleep(backoff.next_delay()).await,
             }
         }
-        Err(AwsError::Busy { operation: "TransactWriteItems", message: "other changes are always in the way".into() })
+        Err(AwsError::Busy {
+            operation: "TransactWriteItems",
+            message: "other changes kept conflicting with this one".into(),
+        })
     }
 
     async fn change_alone(&self, seen: &Runner, next: &Runner) -> Result<Option<Refusal>, AwsError> {
@@ -271,14 +274,14 @@ impl Table {
     }
 
     /// The time of a runner's last heartbeat.
-    pub async fn heard(&self, instance: &str) -> Result<Option<Timestamp>, AwsError> {
+    pub async fn last_heartbeat(&self, instance: &str) -> Result<Option<Timestamp>, AwsError> {
         let Some(item) = self.get(&beat_key(instance)).await? else { return Ok(None) };
         Fields(&item).number("at").map(|at| Some(from_millis(at)))
     }
 
     /// The times of many runners' last heartbeats.
-    pub async fn heard_of(&self, instances: &[&str]) -> Result<HashMap<String, Timestamp>, AwsError> {
-        let mut heard = HashMap::new();
+    pub async fn last_heartbeats(&self, instances: &[&str]) -> Result<HashMap<String, Timestamp>, AwsError> {
+        let mut heartbeats = HashMap::new();
         for instances in instances.chunks(AT_ONCE) {
             let keys = instances.iter().map(|instance| Item::from([("id".to_owned(), string(&beat_key(instance)))]));
             let keys = KeysAndAttributes::builder().set_keys(Some(keys.collect())).consistent_read(true);
@@ -291,7 +294,7 @@ impl Table {
                 for item in answer.responses.unwrap_or_default().into_values().flatten() {
                     let fields = Fields(&item);
                     let instance = fields.text("id")?.trim_start_matches("beat#").to_owned();
-                    heard.insert(instance, from_millis(fields.number("at")?));
+                    heartbeats.insert(instance, from_millis(fields.number("at")?));
                 }
                 left = answer.unprocessed_keys.unwrap_or_default();
                 if left.is_empty() {
@@ -300,11 +303,11 @@ impl Table {
                 tokio::time::sleep(backoff.next_delay()).await;
             }
             if !left.is_empty() {
-                let message = "DynamoDB leaves some of it out again and again".into();
+                let message = "DynamoDB kept leaving out some items".into();
                 return Err(AwsError::Busy { operation: "BatchGetItem", message });
             }
         }
-        Ok(heard)
+        Ok(heartbeats)
     }
 
     /// All demands for a fresh runner of a group, including those that were not repeated in time.
@@ -383,6 +386,6 @@ fn transaction_refused(error: &SdkError<TransactWriteItemsError>) -> Option<Refu
     if codes.get(1) == Some(&failed) {
         return Some(Refusal::Changed(Changed::Taken));
     }
-    let passes = |code: &Option<&str>| code.is_some_and(|code| PASSING.contains(&code));
+    let passes = |code: &Option<&str>| code.is_some_and(|code| TRANSIENT.contains(&code));
     codes.iter().any(passes).then_some(Refusal::Conflict)
 }

@@ -43,7 +43,7 @@ impl RunnerPool {
         loop {
             tokio::time::sleep(POLL_INTERVAL).await;
             match self.0.table.runners(RunnerState::Claimed).await {
-                Ok(claimed) => claimed.iter().for_each(|runner| self.0.signals.ring(&runner.instance)),
+                Ok(claimed) => claimed.iter().for_each(|runner| self.0.signals.notify(&runner.instance)),
                 Err(error) => tracing::warn!(%error, "claims of other processes not read"),
             }
             if watch.waiting.load(Ordering::SeqCst) > 0 {

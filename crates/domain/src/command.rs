@@ -16,7 +16,7 @@ pub enum Action {
 
 /// A text that is not an action.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an action; known are leave, reconfigure")]
+#[error("`{0}` is not an action; the actions are leave, reconfigure")]
 pub struct UnknownAction(pub String);
 
 text_enum!(Action, UnknownAction {

@@ -39,14 +39,14 @@ pub const PHASES: &[Phase] = &[
     Phase {
         name: "waiting at the deploy gate",
         status: &[Status::Reserved],
-        clock_starts: "when it asked for the gate",
+        clock_starts: "when it began to wait at the gate",
         key: "deploy.timeout",
         of: |all| all.deploy,
-        owner: "deployment",
-        then: "`failed`, `deploy_timeout`; the slot goes back",
+        owner: "queue expiry",
+        then: "`failed`, `deploy_timeout`; the slot becomes free",
     },
     Phase {
-        name: "assigned, not yet heard of",
+        name: "assigned, before the first callback",
         status: &[Status::Reserved, Status::Starting, Status::AwaitingAdmission, Status::NeedsHelp, Status::Active],
         clock_starts: "with the assignment, or when the provider's start call returned",
         key: "sweeper.no_start",
@@ -55,9 +55,9 @@ pub const PHASES: &[Phase] = &[
         then: "`failed`, `no_start`; the slot goes to error",
     },
     Phase {
-        name: "on its way in, the lobby included",
+        name: "joining, including the lobby",
         status: &[Status::Starting, Status::AwaitingAdmission, Status::NeedsHelp],
-        clock_starts: "with `started`; for help that is called from inside the meeting, with the call",
+        clock_starts: "with `started`; for a bot that needs help in the meeting, with `needs_help`",
         key: "sweeper.no_join",
         of: |all| all.no_join,
         owner: "sweeper",
@@ -66,7 +66,7 @@ pub const PHASES: &[Phase] = &[
     Phase {
         name: "in the meeting",
         status: &[Status::Active],
-        clock_starts: "with each heartbeat",
+        clock_starts: "when it joined, and again with each heartbeat",
         key: "sweeper.heartbeat_lost",
         of: |all| all.heartbeat_lost,
         owner: "sweeper",
@@ -75,7 +75,7 @@ pub const PHASES: &[Phase] = &[
     Phase {
         name: "leaving",
         status: &[Status::Stopping],
-        clock_starts: "when it was asked, or said so",
+        clock_starts: "when its user asked it to leave, or when it reported `stopping`",
         key: "sweeper.stop_grace",
         of: |all| all.stop_grace,
         owner: "sweeper",
@@ -146,8 +146,8 @@ impl Deadlines {
         refuse(
             self.queue_default > self.queue_max,
             format!(
-                "queue.default_timeout ({}) is longer than queue.max_timeout ({}), so a bot without a timeout of its \
-                 own would be refused",
+                "queue.default_timeout ({}) is longer than queue.max_timeout ({}), so the server would refuse a bot \
+                 whose request gives no timeout",
                 duration_text(self.queue_default),
                 duration_text(self.queue_max)
             ),
@@ -155,8 +155,8 @@ impl Deadlines {
         refuse(
             self.queue_poll > self.queue_default,
             format!(
-                "queue.poll_interval ({}) is longer than queue.default_timeout ({}), so a bot could wait out its time \
-                 without being looked at",
+                "queue.poll_interval ({}) is longer than queue.default_timeout ({}), so a bot could pass its timeout \
+                 before the queue is checked",
                 duration_text(self.queue_poll),
                 duration_text(self.queue_default)
             ),
@@ -173,8 +173,8 @@ impl Deadlines {
         refuse(
             self.stop_grace < self.heartbeat_interval,
             format!(
-                "sweeper.stop_grace ({}) is shorter than heartbeat.interval ({}), so a bot that hears its commands by \
-                 heartbeat would be killed before it heard to leave",
+                "sweeper.stop_grace ({}) is shorter than heartbeat.interval ({}), so a bot that gets its commands \
+                 with its heartbeats would be killed before it got the command to leave",
                 duration_text(self.stop_grace),
                 duration_text(self.heartbeat_interval)
             ),
@@ -188,7 +188,7 @@ impl Deadlines {
             refuse(
                 self.sweeper_interval > deadline,
                 format!(
-                    "sweeper.interval ({}) is longer than sweeper.{key} ({}), so that deadline could not be kept",
+                    "sweeper.interval ({}) is longer than sweeper.{key} ({}), so the sweeper would notice that deadline too late",
                     duration_text(self.sweeper_interval),
                     duration_text(deadline)
                 ),

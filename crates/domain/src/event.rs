@@ -52,7 +52,7 @@ pub enum Actor {
 
 /// A text that is not the name of an event's kind or actor.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no word of an event")]
+#[error("`{0}` is not a kind or an actor of an event")]
 pub struct UnknownWord(pub String);
 
 text_enum!(Kind, UnknownWord {

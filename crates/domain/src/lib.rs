@@ -13,12 +13,15 @@
 //! - [`requirements`]: what a bot requires of a slot, and whether a slot has it
 //! - [`deadline`]: how long a state may last, which keeper watches it, and what follows
 //! - [`command`]: commands to a running bot
-//! - [`event`]: the audit trail
+//! - [`event`]: the audit trail of a bot
+//! - [`audit`]: the actions of operators
+//! - [`screenshot`]: how large a screenshot may be, and of which kind
 //! - [`planner`]: which bot gets which slot
 //! - [`backoff`]: how long to wait before the next try
 
 #![warn(missing_docs)]
 
+pub mod audit;
 pub mod backoff;
 pub mod command;
 pub mod deadline;
@@ -32,10 +35,12 @@ pub mod pool;
 pub mod provider;
 pub mod reason;
 pub mod requirements;
+pub mod screenshot;
 pub mod slot;
 pub mod status;
 mod text_enum;
 
+pub use audit::AuditAction;
 pub use backoff::Backoff;
 pub use command::Action;
 pub use deadline::Deadlines;
@@ -46,5 +51,6 @@ pub use pool::Pool;
 pub use provider::ProviderKind;
 pub use reason::Reason;
 pub use requirements::{Attributes, Requirements, UsageClass};
+pub use screenshot::{ImageKind, SCREENSHOT_BYTES_MAX};
 pub use slot::{Slot, SlotClaim, SlotName, SlotStatus};
 pub use status::{ShownStatus, Status};

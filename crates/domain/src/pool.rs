@@ -1,5 +1,7 @@
 //! Pools: the slots of one platform on one provider, with a maximum number.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 
 use crate::meeting::Platform;
@@ -9,6 +11,11 @@ use crate::slot::{Slot, SlotStatus};
 
 /// How many slots a pool may have at most.
 pub const MOST_SLOTS: u32 = 100_000;
+
+/// How often in a row an agent starts a command ahead before it gives up.
+pub const READY_ATTEMPTS: u32 = 3;
+/// The longest pause between two such starts, with the time to end the command that failed.
+const LONGEST_READY_PAUSE: Duration = Duration::from_secs(10);
 
 /// The order in which slots are given out: on-demand before spot, then smallest first.
 pub type Size = (UsageClass, u32, u32);
@@ -32,8 +39,8 @@ pub struct Pool {
     pub max_slots: i64,
     /// How many idle slots are kept ready.
     pub min_idle: i64,
-    /// The position in the configuration; `None` if the configuration no longer has the pool.
-    pub config_position: Option<i64>,
+    /// Its position in the order in which pools are filled; `None` if the configuration no longer has the pool.
+    pub fill_order: Option<i64>,
     /// How many slots it has.
     pub slots: i64,
     /// How long bots hold a slot: a running mean in which the last hold has a weight of one tenth.
@@ -45,6 +52,10 @@ pub struct Pool {
     pub expire_after_ms: Option<i64>,
     /// How long a hot slot above `min_idle` may be idle before it is stopped; `None` means no limit.
     pub idle_timeout_ms: Option<i64>,
+    /// Only for pools that start the bot's command ahead: how long the command may take to become ready.
+    pub ready_timeout_ms: Option<i64>,
+    /// How long a ready command may wait for a bot; `None` means no limit.
+    pub max_warm_age_ms: Option<i64>,
     /// A fingerprint of the image and the other start parameters of its slots.
     pub recipe: Option<String>,
 }
@@ -55,9 +66,35 @@ impl Pool {
         self.provider.parse().is_ok_and(ProviderKind::provisioned_per_bot)
     }
 
+    /// Whether the bot's command is started ahead in each idle slot. Such a slot is idle only while its command is
+    /// ready.
+    pub fn is_prewarmed(&self) -> bool {
+        self.hot && self.ready_timeout_ms.is_some()
+    }
+
+    /// The age at which a ready command is replaced. It is below the limit, because the slots of a pool are replaced
+    /// one after another, and often reach the limit together.
+    pub fn replace_ready_after(&self) -> Option<Duration> {
+        let limit = self.max_warm_age_ms.filter(|_| self.is_prewarmed())?;
+        Some(Duration::from_millis(limit.unsigned_abs()) / 4 * 3)
+    }
+
+    /// How long the agent of a started slot may take to begin to wait, if it takes `alone` without prewarm.
+    pub fn agent_waits_within(&self, alone: Duration) -> Duration {
+        match self.ready_timeout_ms.filter(|_| self.hot) {
+            Some(ready) => alone + READY_ATTEMPTS * (Duration::from_millis(ready.unsigned_abs()) + LONGEST_READY_PAUSE),
+            None => alone,
+        }
+    }
+
+    /// Whether the slot has had its last bot, so that it gets a fresh start after that bot.
+    pub fn is_used_up(&self, slot: &Slot) -> bool {
+        self.recycle_after > 0 && slot.bots_since_fresh >= self.recycle_after
+    }
+
     /// Whether the configuration still has the pool.
     pub fn is_configured(&self) -> bool {
-        self.config_position.is_some()
+        self.fill_order.is_some()
     }
 
     /// The attributes of a new slot.

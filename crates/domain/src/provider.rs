@@ -21,7 +21,7 @@ pub enum ProviderKind {
 
 /// A text that is not a kind of provider.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a provider; known are process, docker, swarm, nomad, coolify, ec2")]
+#[error("`{0}` is not a provider; the providers are process, docker, swarm, nomad, coolify, ec2")]
 pub struct UnknownProvider(pub String);
 
 text_enum!(ProviderKind, UnknownProvider {

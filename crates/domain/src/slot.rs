@@ -29,7 +29,7 @@ pub enum SlotStatus {
 
 /// A text that is not a status of a slot.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a status of a slot; known are creating, idle, busy, error, draining")]
+#[error("`{0}` is not a status of a slot; the statuses are creating, idle, busy, error, draining")]
 pub struct UnknownSlotStatus(pub String);
 
 text_enum!(SlotStatus, UnknownSlotStatus {
@@ -200,6 +200,9 @@ impl SlotClaim {
 /// The error of a hot slot whose agent does not start to wait in time. A late agent is still accepted.
 pub const NO_AGENT: &str = "it was started, and its agent did not begin to wait";
 
+/// The error of a prewarmed slot whose agent closed its connection. An agent that waits again clears it.
+pub const AGENT_LEFT: &str = "its agent stopped waiting";
+
 /// The description of a busy slot at the provider.
 pub fn busy(bot: BotId, at: Timestamp) -> String {
     format!("[BUSY] Bot #{bot} - {at:.0}")
@@ -263,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimate_grows_with_the_line_and_shrinks_with_the_pool() {
+    fn the_estimate_grows_with_the_queue_and_shrinks_with_the_pool() {
         assert_eq!(estimated_wait_ms(1, [(Some(60_000), 1)]), Some(60_000));
         assert_eq!(estimated_wait_ms(3, [(Some(60_000), 10)]), Some(18_000));
         assert_eq!(estimated_wait_ms(3, [(None, 10)]), None);

@@ -7,7 +7,7 @@ use crate::text_enum::text_enum;
 
 /// A text that is not a status.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a status; known are {known}", known = ShownStatus::ALL.map(|s| s.as_str()).join(", "))]
+#[error("`{0}` is not a status; the statuses are {known}", known = ShownStatus::ALL.map(|s| s.as_str()).join(", "))]
 pub struct UnknownStatus(pub String);
 
 /// A bot's status as stored.
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_is_read_back_from_its_own_word() {
+    fn every_status_is_parsed_from_its_own_text() {
         for status in Status::ALL {
             assert_eq!(status.as_str().parse(), Ok(status));
             assert_eq!(ShownStatus::from(status).as_str(), status.as_str());

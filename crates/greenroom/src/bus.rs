@@ -19,8 +19,8 @@ use uuid::Uuid;
 use crate::store::CommandRow;
 
 /// If Redis does not answer within this time, it is unavailable.
-const PATIENCE: Duration = Duration::from_secs(2);
-const TRY_AGAIN: Duration = Duration::from_secs(1);
+const TIMEOUT: Duration = Duration::from_secs(2);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const PING_EVERY: Duration = Duration::from_secs(5);
 const LISTENED_FOR: Duration = Duration::from_secs(60);
 /// How many commands may wait to be published. The rest reach bots with the answers to heartbeats.
@@ -37,7 +37,7 @@ pub fn channel(connection: ConnectionId) -> String {
 pub struct Bus {
     redis: Option<Arc<Redis>>,
     /// Counts the messages of other replicas about new events.
-    heard: watch::Sender<u64>,
+    notifications: watch::Sender<u64>,
 }
 
 /// Receives the messages of other replicas from now on.
@@ -46,7 +46,7 @@ pub struct BusListener(watch::Receiver<u64>);
 
 impl BusListener {
     /// Returns when another replica has written events.
-    pub async fn heard(&mut self) {
+    pub async fn events_written(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending().await
         }
@@ -74,7 +74,7 @@ impl std::fmt::Debug for Redis {
 
 /// The URL cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("`redis` cannot be used: {0}")]
+#[error("`redis` is not a valid Redis URL: {0}")]
 pub struct BadUrl(String);
 
 impl Bus {
@@ -89,8 +89,8 @@ impl Bus {
         let client = redis::Client::open(url.expose_secret()).map_err(bad)?;
         let config = ConnectionManagerConfig::new()
             .set_number_of_retries(1)
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
+            .set_connection_timeout(Some(TIMEOUT))
+            .set_response_timeout(Some(TIMEOUT));
         let connection = ConnectionManager::new_lazy_with_config(client.clone(), config).map_err(bad)?;
         let (commands, backlog) = mpsc::channel(BACKLOG);
         let redis = Redis {
@@ -103,15 +103,15 @@ impl Bus {
             name: Uuid::new_v4().simple().to_string(),
             trouble: Mutex::default(),
         };
-        let bus = Self { redis: Some(Arc::new(redis)), heard: watch::Sender::default() };
-        let (redis, heard) = (bus.redis.clone(), bus.heard.clone());
+        let bus = Self { redis: Some(Arc::new(redis)), notifications: watch::Sender::default() };
+        let (redis, notifications) = (bus.redis.clone(), bus.notifications.clone());
         let work = async move {
             let Some(redis) = redis else { return };
             tokio::select! {
                 () = redis.keep_publishing(backlog) => {}
-                () = redis.keep_stirring() => {}
+                () = redis.keep_announcing_events() => {}
                 () = redis.keep_pinging() => {}
-                () = redis.keep_hearing(&heard) => {}
+                () = redis.keep_listening(&notifications) => {}
                 () = ending.cancelled() => {}
             }
         };
@@ -141,13 +141,13 @@ impl Bus {
     }
 
     pub fn listen(&self) -> BusListener {
-        BusListener(self.heard.subscribe())
+        BusListener(self.notifications.subscribe())
     }
 
     /// Whether the bus works, as of a few seconds ago; `None` when it is only inside the process.
     pub fn health(&self) -> Option<Result<(), String>> {
         let trouble = self.redis.as_ref()?.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        Some(trouble.map_or(Ok(()), |trouble| Err(format!("Redis does not answer: {trouble}"))))
+        Some(trouble.map_or(Ok(()), |trouble| Err(format!("Redis is unavailable: {trouble}"))))
     }
 }
 
@@ -168,7 +168,7 @@ fn trouble<T>(answer: Result<Result<T, redis::RedisError>, tokio::time::error::E
     match answer {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => Some(error_text(&error)),
-        Err(_) => Some(format!("it took longer than {} s", PATIENCE.as_secs())),
+        Err(_) => Some(format!("no answer within {} s", TIMEOUT.as_secs())),
     }
 }
 
@@ -185,12 +185,12 @@ impl Redis {
             let mut connection = self.connection.clone();
             let command = redis::cmd("PING");
             let asked = command.query_async::<String>(&mut connection);
-            self.note(trouble(tokio::time::timeout(PATIENCE, asked).await));
+            self.note(trouble(tokio::time::timeout(TIMEOUT, asked).await));
             tokio::time::sleep(PING_EVERY).await;
         }
     }
 
-    async fn keep_stirring(&self) {
+    async fn keep_announcing_events(&self) {
         loop {
             self.events_written.notified().await;
             self.send(&self.channel, &self.name).await;
@@ -205,7 +205,7 @@ impl Redis {
         let mut command = redis::cmd("PUBLISH");
         command.arg(channel).arg(text);
         let sent = command.query_async::<i64>(&mut connection);
-        self.note(trouble(tokio::time::timeout(PATIENCE, sent).await));
+        self.note(trouble(tokio::time::timeout(TIMEOUT, sent).await));
     }
 
     /// Logs when Redis becomes unavailable, and when it is available again.
@@ -215,14 +215,14 @@ impl Redis {
             std::mem::replace(&mut *self.trouble.lock().unwrap_or_else(PoisonError::into_inner), trouble.clone());
         match trouble {
             Some(error) if before.is_none() => {
-                tracing::warn!(error, "Redis unavailable; commands go with heartbeats");
+                tracing::warn!(error, "Redis call failed; commands are sent with heartbeats");
             }
-            None if before.is_some() => tracing::info!("Redis available again"),
+            None if before.is_some() => tracing::info!("Redis call succeeded again"),
             _ => {}
         }
     }
 
-    async fn keep_hearing(&self, heard: &watch::Sender<u64>) {
+    async fn keep_listening(&self, notifications: &watch::Sender<u64>) {
         loop {
             let listening = async {
                 let mut listener = self.client.get_async_pubsub().await?;
@@ -230,18 +230,18 @@ impl Redis {
                 Ok::<_, redis::RedisError>(listener)
             };
             // The ping reports an outage.
-            if let Ok(Ok(mut listener)) = tokio::time::timeout(PATIENCE, listening).await {
+            if let Ok(Ok(mut listener)) = tokio::time::timeout(TIMEOUT, listening).await {
                 // Earlier messages were missed, so listeners read the events once.
-                heard.send_modify(|count| *count += 1);
-                let mut said = listener.on_message();
+                notifications.send_modify(|count| *count += 1);
+                let mut messages = listener.on_message();
                 // A broken connection may not be noticed, so it is opened again after a while.
-                while let Ok(Some(word)) = tokio::time::timeout(LISTENED_FOR, said.next()).await {
-                    if word.get_payload_bytes() != self.name.as_bytes() {
-                        heard.send_modify(|count| *count += 1);
+                while let Ok(Some(message)) = tokio::time::timeout(LISTENED_FOR, messages.next()).await {
+                    if message.get_payload_bytes() != self.name.as_bytes() {
+                        notifications.send_modify(|count| *count += 1);
                     }
                 }
             }
-            tokio::time::sleep(TRY_AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
     }
 }

@@ -7,6 +7,8 @@
 //! - [`teardown`]: removing slots for ever
 //! - [`server`]: starting and stopping a server
 //! - [`api`]: HTTP; no other module handles requests
+//! - [`live`]: what operators see live
+//! - [`explain`]: why a bot or a slot is where it is, and what needs a person
 //! - [`keepers`]: background jobs that reconcile the store with the real state
 //! - [`runners`]: machines that register and wait for bots
 //! - [`deployment`]: the gate, starting slots, clearing them
@@ -32,8 +34,10 @@ pub mod config;
 pub mod context;
 pub mod deployment;
 pub mod doctor;
+pub mod explain;
 pub mod keepers;
 pub mod lifecycle;
+pub mod live;
 pub mod placement;
 pub mod providers;
 pub mod random;

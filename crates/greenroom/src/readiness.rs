@@ -33,10 +33,10 @@ impl Readiness {
             Ok(_) => {
                 last.at = Instant::now();
                 if failed_before {
-                    tracing::info!("store write succeeded again; the server is ready");
+                    tracing::info!("store write succeeded again; server is ready");
                 }
             }
-            Err(error) if !failed_before => tracing::warn!(%error, "store write failed; the server is not ready"),
+            Err(error) if !failed_before => tracing::warn!(%error, "store write failed; server is not ready"),
             Err(_) => {}
         }
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_failed_write_is_told_until_one_succeeds_and_an_old_one_does_not_count() {
+    fn a_failed_write_is_reported_until_one_succeeds_and_an_old_one_does_not_count() {
         let readiness = Readiness::new();
         assert!(readiness.store_takes_writes());
         let error = StoreError::timed_out("write");

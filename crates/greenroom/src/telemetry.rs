@@ -24,7 +24,7 @@ pub fn log() {
     } else {
         builder.json().with_span_list(false).try_init()
     };
-    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "panic")));
+    std::panic::set_hook(Box::new(|panic| tracing::error!(%panic, "thread panicked")));
 }
 
 /// Sets up the metrics, once per process.
@@ -42,14 +42,18 @@ fn begin() -> PrometheusHandle {
     let handle = recorder.handle();
     // This fails only if another recorder is installed; then that one is used.
     let _ = metrics::set_global_recorder(recorder);
-    metrics::describe_gauge!("greenroom_bots", "Bots that are not at an end, by status");
+    metrics::describe_gauge!("greenroom_bots", "Bots that have not ended, by status");
     metrics::describe_gauge!("greenroom_slots", "Slots, by pool and status");
-    metrics::describe_histogram!("greenroom_placement_batch_size", "How many jobs went into one transaction");
-    metrics::describe_counter!("greenroom_bot_transitions_total", "Changes of a bot's status, by the new one");
+    metrics::describe_histogram!("greenroom_placement_batch_size", "Jobs in one placement batch");
+    metrics::describe_counter!("greenroom_bot_transitions_total", "Status changes of bots, by new status");
     metrics::describe_counter!("greenroom_heartbeats_written_total", "Heartbeats written to the store");
-    metrics::describe_counter!("greenroom_http_requests_total", "Requests, by method, route and status");
-    metrics::describe_gauge!("greenroom_http_requests_under_way", "Requests that are being answered");
-    metrics::describe_histogram!("greenroom_http_request_seconds", Unit::Seconds, "Time to answer a request");
-    metrics::describe_histogram!("greenroom_database_call_seconds", Unit::Seconds, "Time of a database call, by name");
+    metrics::describe_counter!("greenroom_http_requests_total", "HTTP requests, by method, route and status");
+    metrics::describe_gauge!("greenroom_http_requests_under_way", "HTTP requests in progress");
+    metrics::describe_histogram!("greenroom_http_request_seconds", Unit::Seconds, "Duration of HTTP requests");
+    metrics::describe_histogram!(
+        "greenroom_database_call_seconds",
+        Unit::Seconds,
+        "Duration of database calls, by call"
+    );
     handle
 }

@@ -5,8 +5,8 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
 use super::link::{Link, Standing};
+use crate::bot_run::{Task, task};
 use crate::http::{Backoff, Refusal};
-use crate::life::{Task, task};
 use crate::log::log;
 
 /// The latest information from the server.

@@ -7,8 +7,8 @@ use reqwest::Client;
 use tokio::process::Command;
 use tokio::sync::watch;
 
+use crate::bot_run::{Shutdown, Task, task};
 use crate::http::{self, Backoff, Refusal};
-use crate::life::{Shutdown, Task, task};
 use crate::log::log;
 use crate::options::CommandLine;
 

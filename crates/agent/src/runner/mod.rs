@@ -16,11 +16,12 @@ use std::time::Duration;
 
 use reqwest::Client;
 
+use crate::bot_run::Shutdown;
 use crate::http::{self, Backoff};
-use crate::life::Shutdown;
 use crate::log::log;
 use crate::options::RunnerOptions;
-use folder::Folders;
+use crate::prewarm::{GaveUp, Prewarmer};
+pub use folder::Folders;
 use leftovers::LostBot;
 pub use leftovers::MARK;
 use link::Link;
@@ -53,58 +54,41 @@ struct Runner {
     metadata: Metadata,
 }
 
+/// How the agent of a runner ends.
+#[derive(Debug)]
+enum Finish {
+    /// The agent was asked to end, or AWS ends the machine.
+    Leave,
+    /// The agent cannot work on this machine.
+    Failure,
+    EndMachine,
+}
+
 /// Runs bots until the machine must end, or the agent is asked to end.
 pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut shutdown: Shutdown) -> ExitCode {
-    let (runner, mut lost) = tokio::select! {
+    let opened = tokio::select! {
         () = asked(&mut shutdown) => return leave(),
-        opened = open(http, options, &settings) => match opened {
-            Ok(opened) => opened,
-            Err(error) => {
-                log!("{error}");
-                return ExitCode::FAILURE;
-            }
-        },
+        opened = open(http, options, &settings) => opened,
     };
-    let mut backoff = Backoff::default();
-    loop {
-        let registered = tokio::select! {
-            () = asked(&mut shutdown) => return leave(),
-            registered = register::register(&runner.http, &settings, &runner.instance) => registered,
-        };
-        // The report comes after the registration. Before it, the server would take the bot's end for the end of a
-        // silent machine.
-        if let Some(lost) = lost.take() {
-            lost.report(&runner.http).await;
+    let (runner, lost) = match opened {
+        Ok(opened) => opened,
+        Err(error) => {
+            log!("{error}");
+            return ExitCode::FAILURE;
         }
-        let registration = match registered {
-            Ok(registration) => registration,
-            Err(Unregistered::Ended(why)) => {
-                log!("the machine is to end: {why}");
-                return runner.end_machine(&mut shutdown).await;
-            }
-            Err(refused) => {
-                log!("{refused}");
-                return ExitCode::FAILURE;
-            }
-        };
-        log!("runner {} of pool {}: registered", runner.instance, registration.pool);
-        let link = Link::new(runner.http.clone(), settings.url.clone(), registration.token.clone());
-        match Session::begin(&runner, &link, &registration, shutdown.clone()).run().await {
-            Over::Unknown(why) => {
-                log!("registers again: {why}");
-                tokio::time::sleep(backoff.next(None)).await;
-            }
-            Over::Agent(why) => {
-                log!("ends: {why}");
-                link.end(&why, FAREWELL).await;
-                return ExitCode::SUCCESS;
-            }
-            Over::Machine(why) => {
-                log!("the machine is to end: {why}");
-                link.end(&why, FAREWELL).await;
-                return runner.end_machine(&mut shutdown).await;
-            }
-        }
+    };
+    let mut prewarmer = tokio::select! {
+        () = asked(&mut shutdown) => return leave(),
+        prewarmer = runner.prewarmer(&settings) => prewarmer,
+    };
+    let finish = runner.serve(&settings, prewarmer.as_mut(), lost, &mut shutdown).await;
+    if let Some(prewarmer) = prewarmer {
+        prewarmer.end().await;
+    }
+    match finish {
+        Finish::Leave => ExitCode::SUCCESS,
+        Finish::Failure => ExitCode::FAILURE,
+        Finish::EndMachine => runner.end_machine(&mut shutdown).await,
     }
 }
 
@@ -134,8 +118,94 @@ fn settled(mut options: RunnerOptions) -> RunnerOptions {
 }
 
 impl Runner {
+    /// Registers the machine and runs bots, again and again when the server forgets the registration.
+    async fn serve(
+        &self,
+        settings: &Settings,
+        mut prewarmer: Option<&mut Prewarmer<'_>>,
+        mut lost: Option<LostBot>,
+        shutdown: &mut Shutdown,
+    ) -> Finish {
+        let mut backoff = Backoff::default();
+        loop {
+            // A registered runner may get a bot at once, so its command is ready before.
+            if let Some(prewarmer) = prewarmer.as_deref_mut() {
+                let ready = tokio::select! {
+                    () = asked(shutdown) => return Finish::Leave,
+                    ready = prewarmer.ready() => ready,
+                };
+                if let Err(gave_up) = ready {
+                    return never_ready(&gave_up);
+                }
+            }
+            let registered = tokio::select! {
+                () = asked(shutdown) => return Finish::Leave,
+                registered = register::register(&self.http, settings, &self.instance) => registered,
+                gave_up = keep_ready(prewarmer.as_deref_mut()) => return never_ready(&gave_up),
+            };
+            // The report comes after the registration. Before it, the server would take the bot's end for the end of a
+            // silent machine.
+            if let Some(lost) = lost.take() {
+                lost.report(&self.http).await;
+            }
+            let registration = match registered {
+                Ok(registration) => registration,
+                Err(Unregistered::Ended(why)) => {
+                    log!("the machine is to end: {why}");
+                    return Finish::EndMachine;
+                }
+                Err(refused) => {
+                    log!("{refused}");
+                    return Finish::Failure;
+                }
+            };
+            log!("runner {} of pool {}: registered", self.instance, registration.pool);
+            let link = Link::new(self.http.clone(), settings.url.clone(), registration.token.clone());
+            let session = Session::begin(self, &link, &registration, shutdown.clone());
+            match session.run(prewarmer.as_deref_mut()).await {
+                Over::Unknown(why) => {
+                    log!("registers again: {why}");
+                    tokio::time::sleep(backoff.next(None)).await;
+                }
+                Over::Agent(why) => {
+                    log!("ends: {why}");
+                    link.end(&why, FAREWELL).await;
+                    return Finish::Leave;
+                }
+                Over::Machine(why) => {
+                    log!("the machine is to end: {why}");
+                    link.end(&why, FAREWELL).await;
+                    return Finish::EndMachine;
+                }
+            }
+        }
+    }
+
+    /// Starts commands ahead, if the options or the pool's configuration say so.
+    async fn prewarmer(&self, settings: &Settings) -> Option<Prewarmer<'_>> {
+        let prewarm = match self.options.bot.prewarm {
+            Some(prewarm) => prewarm,
+            None => register::prewarm(&self.http, settings).await?,
+        };
+        Some(Prewarmer::on_runner(&self.options.bot.command, prewarm, &self.folders))
+    }
+
     async fn end_machine(&self, shutdown: &mut Shutdown) -> ExitCode {
         machine::end(self.options.end_command.as_ref(), shutdown).await
+    }
+}
+
+/// The machine is left as it is, so that a person can look at it. The server ends machines that do not register.
+fn never_ready(gave_up: &GaveUp) -> Finish {
+    log!("the runner is not registered: {gave_up}");
+    Finish::Failure
+}
+
+/// Keeps a command ready, and returns only if that fails for good.
+async fn keep_ready(prewarmer: Option<&mut Prewarmer<'_>>) -> GaveUp {
+    match prewarmer {
+        Some(prewarmer) => prewarmer.keep_ready().await,
+        None => std::future::pending().await,
     }
 }
 

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::assignment::{SourceError, Token, server_url, variable};
 use crate::http::{self, Backoff, Refusal};
+use crate::options::Prewarm;
 
 /// The server asks AWS about the machine before it answers.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -107,6 +108,34 @@ pub async fn register(http: &Client, settings: &Settings, instance: &str) -> Res
             Some(StatusCode::UNAUTHORIZED) => return Err(Unregistered::Token(refusal)),
             Some(StatusCode::GONE) => return Err(Unregistered::Ended(refusal)),
             Some(_) => return Err(Unregistered::Refused(refusal)),
+        }
+    }
+}
+
+/// Asks whether the pool's runners start commands ahead, and how. A server that does not know the call has no such
+/// pools.
+pub async fn prewarm(http: &Client, settings: &Settings) -> Option<Prewarm> {
+    #[derive(Deserialize)]
+    struct PoolSettings {
+        prewarm: Option<PrewarmSettings>,
+    }
+    #[derive(Deserialize)]
+    struct PrewarmSettings {
+        ready_timeout_ms: u64,
+        max_warm_age_ms: u64,
+    }
+    let mut backoff = Backoff::default();
+    loop {
+        let request = http.get(format!("{}/agent/runner", settings.url)).bearer_auth(settings.token.reveal());
+        match http::read(http::send(request.timeout(ANSWER_TIMEOUT)).await) {
+            Ok::<PoolSettings, _>(pool) => {
+                let of = |settings: PrewarmSettings| {
+                    Prewarm::from_millis(settings.ready_timeout_ms.max(1), settings.max_warm_age_ms)
+                };
+                return pool.prewarm.map(of);
+            }
+            Err(away @ Refusal::Away { .. }) => backoff.wait("registering", &away).await,
+            Err(Refusal::Refused { .. }) => return None,
         }
     }
 }

@@ -7,10 +7,15 @@ use tokio::time::{Duration, Instant};
 use super::heartbeat::Heartbeat;
 use super::link::{Acknowledged, Link, Run};
 use super::register::Registration;
-use super::{Over, Runner};
+use super::{Over, Runner, keep_ready};
+use crate::bot_run::{BotStart, EndRequest, RunLocation, Shutdown, Task, live, task};
 use crate::http::Backoff;
-use crate::life::{EndRequest, RunLocation, Shutdown, Task, live, task};
 use crate::log::log;
+use crate::prewarm::Prewarmer;
+
+/// The server terminates a runner that is not released in time after its bot. A command that needs longer is awaited by
+/// the next bot.
+const READY_BEFORE_RELEASE: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 pub struct Session<'a> {
@@ -42,7 +47,7 @@ impl<'a> Session<'a> {
     }
 
     /// Runs one bot after another, until there is a reason to stop.
-    pub async fn run(mut self) -> Over {
+    pub async fn run(mut self, mut prewarmer: Option<&mut Prewarmer<'_>>) -> Over {
         let mut declined = Backoff::default();
         let mut pause = Duration::ZERO;
         log!("waits for a bot");
@@ -51,12 +56,18 @@ impl<'a> Session<'a> {
                 tokio::time::sleep(pause).await;
                 self.link.next().await
             };
+            let next = async {
+                tokio::select! {
+                    next = next => next,
+                    gave_up = keep_ready(prewarmer.as_deref_mut()) => Err(Over::Machine(gave_up.to_string())),
+                }
+            };
             let run = match self.unless_over(next).await {
                 Ok(run) => run,
                 Err(over) => return over,
             };
             let run_id = run.id.clone();
-            match self.serve(run).await {
+            match self.serve(run, prewarmer.as_deref_mut()).await {
                 Ok(Acknowledged::Yes) => {
                     declined = Backoff::default();
                     pause = Duration::ZERO;
@@ -73,31 +84,60 @@ impl<'a> Session<'a> {
     }
 
     /// Runs the bot, if it belongs to this runner, and releases the runner.
-    async fn serve(&mut self, run: Run) -> Result<Acknowledged, Over> {
+    async fn serve(&mut self, run: Run, mut prewarmer: Option<&mut Prewarmer<'_>>) -> Result<Acknowledged, Over> {
         let folders = &self.runner.folders;
-        // The folder comes before the acknowledgement: a machine without disk space must leave the bot to another
-        // runner.
-        let folder = folders.make().map_err(|error| Over::Machine(error.to_string()))?;
         let unclean = |error: super::folder::FolderError| Over::Machine(error.to_string());
+        // The folder comes before the acknowledgement: a machine without disk space must leave the bot to another
+        // runner. A command that was started ahead has its folder.
+        let mut folder = match prewarmer {
+            Some(_) => None,
+            None => Some(folders.make().map_err(unclean)?),
+        };
         match self.unless_over(self.link.acknowledge(&run.id)).await {
             Ok(Acknowledged::Yes) => {}
             other => {
-                folders.remove(folder).await.map_err(unclean)?;
+                if let Some(folder) = folder {
+                    folders.remove(folder).await.map_err(unclean)?;
+                }
                 return other;
             }
         }
         self.heartbeat.run.send_replace(Some(run.id.clone()));
         let mut record = folders.record(&run.data).map_err(unclean)?;
-        let location =
-            RunLocation { id: Some(self.runner.instance.clone()), folder: Some(folder.clone()), sends_log: true };
+        let start = match prewarmer.as_deref_mut() {
+            None => BotStart::Spawn,
+            Some(prewarmer) => BotStart::ahead(self.unless_over(async { Ok(prewarmer.take().await) }).await.ok()),
+        };
+        if let BotStart::Ready(process) = &start {
+            folder.clone_from(&process.folder);
+        }
+        let location = RunLocation { id: Some(self.runner.instance.clone()), folder: folder.clone(), sends_log: true };
         let (shutdown, _asking) = self.shutdown_of(run.id.clone());
         let note = |process| record.note(process);
-        live(&self.runner.http, &self.runner.options.bot, run.data, location, note, shutdown).await;
+        live(&self.runner.http, &self.runner.options.bot, run.data, start, location, note, shutdown).await;
         record.remove();
         self.idle_since = Instant::now();
         // The next bot must not find this bot's files. A machine that cannot remove them takes no more bots.
-        folders.remove(folder).await.map_err(unclean)?;
-        self.unless_over(self.link.release(&run.id)).await?;
+        if let Some(folder) = folder {
+            folders.remove(folder).await.map_err(unclean)?;
+        }
+        // A free runner may get a bot at once, so its next command should be ready before.
+        if let Some(prewarmer) = prewarmer.as_deref_mut() {
+            let ready = async {
+                match tokio::time::timeout(READY_BEFORE_RELEASE, prewarmer.ready()).await {
+                    Ok(Err(gave_up)) => Err(Over::Machine(gave_up.to_string())),
+                    Ok(Ok(())) | Err(_) => Ok(()),
+                }
+            };
+            self.unless_over(ready).await?;
+        }
+        let release = async {
+            tokio::select! {
+                released = self.link.release(&run.id) => released,
+                gave_up = keep_ready(prewarmer) => Err(Over::Machine(gave_up.to_string())),
+            }
+        };
+        self.unless_over(release).await?;
         self.heartbeat.run.send_replace(None);
         Ok(Acknowledged::Yes)
     }

@@ -1,4 +1,4 @@
-//! The agent as a process, with what it prints, and what its bots do.
+//! The agent as a process, with its output, and helpers for its bots.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -19,7 +19,7 @@ pub struct Agent {
     stderr: Output,
 }
 
-/// How it ended.
+/// The result of an agent that has ended.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -47,7 +47,7 @@ impl Output {
     }
 
     fn text(&self) -> String {
-        // What the agent passes on must be text whatever the bot printed.
+        // The agent's output must be valid text, whatever the bot printed.
         String::from_utf8(self.so_far.borrow().clone()).unwrap()
     }
 
@@ -59,7 +59,7 @@ impl Output {
     }
 }
 
-/// The agent without anything in its environment.
+/// The agent with an empty environment.
 pub fn bare() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom-agent"));
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap()).kill_on_drop(true).stdin(Stdio::null());
@@ -81,7 +81,7 @@ pub fn for_slot(server: &Server) -> Command {
 }
 
 impl Agent {
-    /// Starts it with a bot that is a script for sh.
+    /// Starts the agent with a bot that is a script for sh.
     pub fn start(command: Command, options: &[&str], script: &str) -> Self {
         Self::start_exactly(command, &[options, &["--", "sh", "-c", script]].concat())
     }
@@ -109,32 +109,43 @@ impl Agent {
         self.stdout.text()
     }
 
+    /// The most memory that it ever had, in KiB.
+    pub fn memory_peak(&self) -> u64 {
+        let id = self.child.id().expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        peak.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
     pub async fn signal(&self, signal: &str) {
-        let id = self.child.id().expect("it runs").to_string();
+        let id = self.child.id().expect("the agent runs").to_string();
         assert!(Command::new("kill").args([signal, &id]).status().await.unwrap().success());
     }
 
-    /// Waits for its end. Whatever happened, it has told nobody a token.
+    /// Waits for the end of the agent. Asserts that its output contains no token.
     pub async fn end(mut self) -> Ended {
         let waiting = async {
             let status = self.child.wait().await.unwrap();
-            // The pipes end only when nobody holds them, so this also shows that nothing of the bot is left.
+            // A pipe closes only when no process holds it. So this also shows that no process of the bot is left.
             (&mut self.stdout.reading).await.unwrap();
             (&mut self.stderr.reading).await.unwrap();
             status
         };
         let Ok(status) = tokio::time::timeout(DEADLINE, waiting).await else {
-            panic!("it does not end; it printed {} and logged {}", self.stdout.text(), self.stderr.text());
+            panic!("the agent does not end; it printed {} and logged {}", self.stdout.text(), self.stderr.text());
         };
         let ended = Ended { code: status.code(), stdout: self.stdout.text(), stderr: self.stderr.text() };
         for secret in ["grb_secret", SLOT_TOKEN, POOL_TOKEN, OWN_TOKEN] {
-            assert!(!ended.stdout.contains(secret) && !ended.stderr.contains(secret), "it told a token: {ended:?}");
+            assert!(
+                !ended.stdout.contains(secret) && !ended.stderr.contains(secret),
+                "a token is in the output: {ended:?}"
+            );
         }
         ended
     }
 }
 
-/// Something that a bot waits at, once, until the test lets it go on.
+/// A point at which a bot waits once, until the test lets it continue.
 #[derive(Debug)]
 pub struct Gate {
     folder: tempfile::TempDir,
@@ -152,7 +163,7 @@ impl Gate {
         self.folder.path().join("gate")
     }
 
-    /// For the bot's script: waits here.
+    /// A part of the bot's script that waits here.
     pub fn pass(&self) -> String {
         format!("read _ < {}", self.path().display())
     }
@@ -160,12 +171,12 @@ impl Gate {
     pub async fn open(&self) {
         let mut opening = Command::new("sh");
         opening.args(["-c", "echo go > \"$0\""]).arg(self.path()).kill_on_drop(true);
-        let opened = tokio::time::timeout(DEADLINE, opening.status()).await.expect("the bot comes to the gate");
+        let opened = tokio::time::timeout(DEADLINE, opening.status()).await.expect("the bot reaches the gate");
         assert!(opened.unwrap().success());
     }
 }
 
-/// Whether there is such a process.
+/// Whether a process with this id exists.
 pub fn lives(id: &str) -> bool {
     assert!(id.parse::<u32>().is_ok(), "{id:?} is no process");
     Path::new("/proc").join(id).exists()

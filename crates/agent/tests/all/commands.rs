@@ -1,11 +1,11 @@
-//! Commands on their way to the bot, and the word that they arrived.
+//! The delivery of commands to the bot, and their acknowledgements.
 
 use serde_json::{Value, json};
 
 use crate::agent::{Agent, for_bot};
 use crate::server::Server;
 
-/// Tells what it hears, and leaves when it hears that.
+/// Prints each command, and exits after `leave`.
 const REPEATS: &str = r#"
     while read -r line; do printf 'heard %s\n' "$line"; case $line in *'"leave"'*) exit 0;; esac; done
 "#;
@@ -13,7 +13,8 @@ const REPEATS: &str = r#"
 #[tokio::test]
 async fn a_command_reaches_the_bot_as_a_line_and_is_acknowledged() {
     let server = Server::start().await;
-    // A heartbeat in an hour: what comes sooner comes by waiting, and what is acknowledged sooner is so at once.
+    // The next heartbeat is in an hour. So these commands arrive by long polling, and the agent acknowledges them at
+    // once.
     let data = server.bot_with_heartbeat(3_600_000);
     let agent = Agent::start(for_bot(&data), &[], REPEATS);
     server.until_called("heartbeat").await;
@@ -42,7 +43,7 @@ async fn a_command_reaches_the_bot_as_a_line_and_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn a_command_that_heartbeats_and_waiting_both_bring_is_heard_once() {
+async fn a_command_that_arrives_by_heartbeat_and_by_long_poll_reaches_the_bot_once() {
     let server = Server::start().await;
     let data = server.bot_with_heartbeat(10);
     let agent = Agent::start(for_bot(&data), &[], REPEATS);
@@ -62,7 +63,7 @@ async fn a_command_that_heartbeats_and_waiting_both_bring_is_heard_once() {
 }
 
 #[tokio::test]
-async fn without_a_place_to_wait_commands_come_with_heartbeats() {
+async fn without_a_long_poll_endpoint_commands_arrive_by_heartbeat() {
     let server = Server::start().await;
     let data = server.bot();
     server.script("commands", 404, json!({"code": "not_found"}), None);

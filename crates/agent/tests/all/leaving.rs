@@ -1,4 +1,4 @@
-//! The end of a bot that is asked to go: well if it goes, and certain if it does not.
+//! The end of a bot that is asked to leave: it may leave by itself, and otherwise the agent kills it.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ const LEAVES_WHEN_ASKED: &str = r#"
 const QUICK: [&str; 4] = ["--leave-grace", "50ms", "--kill-grace", "50ms"];
 
 #[tokio::test]
-async fn a_bot_that_leaves_when_asked_ends_well_and_without_a_signal() {
+async fn a_bot_that_leaves_when_asked_completes_without_a_signal() {
     let server = Server::start().await;
     let data = server.bot();
     let agent = Agent::start(for_bot(&data), &[], LEAVES_WHEN_ASKED);
@@ -27,8 +27,8 @@ async fn a_bot_that_leaves_when_asked_ends_well_and_without_a_signal() {
 }
 
 #[tokio::test]
-async fn a_bot_that_ignores_leave_is_ended_by_sigterm_and_has_left() {
-    // As the signal's own victim, and as a program that catches it and ends with its code.
+async fn a_bot_that_ignores_leave_is_ended_by_sigterm_and_counts_as_left() {
+    // One bot is killed by the signal. The other catches it, and exits with the code of that signal.
     for script in ["echo up; exec sleep 1000", "trap 'exit 143' TERM; echo up; sleep 1000 & wait"] {
         let server = Server::start().await;
         let data = server.bot();
@@ -45,7 +45,7 @@ async fn a_bot_that_ignores_leave_is_ended_by_sigterm_and_has_left() {
 }
 
 #[tokio::test]
-async fn a_bot_that_uses_sigterm_to_leave_ends_with_its_own_code_and_word() {
+async fn a_bot_that_exits_on_sigterm_ends_with_its_own_code_and_reason() {
     let server = Server::start().await;
     let data = server.bot();
     let script =
@@ -58,7 +58,7 @@ async fn a_bot_that_uses_sigterm_to_leave_ends_with_its_own_code_and_word() {
 }
 
 #[tokio::test]
-async fn a_bot_that_ignores_sigterm_is_killed_and_that_is_told() {
+async fn a_bot_that_ignores_sigterm_is_killed_and_the_agent_reports_it() {
     let server = Server::start().await;
     let data = server.bot();
     let agent = Agent::start(for_bot(&data), &QUICK, "trap '' TERM; echo up; while :; do sleep 1000; done");
@@ -71,13 +71,13 @@ async fn a_bot_that_ignores_sigterm_is_killed_and_that_is_told() {
 }
 
 #[tokio::test]
-async fn a_bot_that_is_stopping_already_when_it_starts_is_told_to_leave_once() {
+async fn a_bot_that_is_already_stopping_at_its_start_gets_leave_once() {
     let server = Server::start().await;
     let data = server.bot();
     server.set_status(&data, "stopping");
     let id = server.command(&data, "leave", json!({}));
     let gate = Gate::new().await;
-    // Reads only when both words for it have come, and then all there is in one go.
+    // Reads only after both reasons to leave have arrived, and then reads everything at once.
     let script = format!("{}; dd bs=65536 count=1 2>/dev/null", gate.pass());
     let agent = Agent::start(for_bot(&data), &[], &script);
     server.until_acknowledged(&id).await;
@@ -106,7 +106,7 @@ async fn an_agent_that_gets_a_signal_lets_its_bot_leave_and_reports_an_interrupt
 }
 
 #[tokio::test]
-async fn an_agent_that_gets_a_signal_pushes_a_bot_that_does_not_leave() {
+async fn an_agent_that_gets_a_signal_kills_a_bot_that_does_not_leave() {
     let server = Server::start().await;
     let agent = Agent::start(for_bot(&server.bot()), &QUICK, "echo up; exec sleep 1000");
     agent.until_printed("up").await;
@@ -130,9 +130,10 @@ async fn a_signal_after_the_server_asked_the_bot_to_leave_is_no_interruption() {
 }
 
 #[tokio::test]
-async fn nothing_that_the_bot_started_outlives_it() {
+async fn no_process_of_a_bot_survives_it() {
     let server = Server::start().await;
-    // One in its process group, one that ignores what it can, one that has left the group, and one below that.
+    // A child in its process group, one that ignores all signals that it can, one that has left the group, and a child
+    // of that.
     let script = r#"
         sleep 1000 & echo "pid $!"
         (trap '' TERM HUP INT; sleep 1000) & echo "pid $!"

@@ -1,4 +1,4 @@
-//! A bot's life from its start to its end, when all goes well and when the bot does not.
+//! The life of a bot from its start to its end, with success and with failures.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use crate::agent::{Agent, for_bot};
 use crate::server::Server;
 
 #[tokio::test]
-async fn a_whole_life_is_told_in_order() {
+async fn all_callbacks_of_a_bot_arrive_in_order() {
     let server = Server::start().await;
     let data = server.bot();
     let mut command = for_bot(&data);
@@ -61,12 +61,12 @@ async fn a_whole_life_is_told_in_order() {
 }
 
 #[tokio::test]
-async fn the_bot_gets_its_data_and_its_input_and_not_the_token_of_the_slot() {
+async fn the_bot_gets_its_data_and_its_input_but_not_the_slots_token() {
     let server = Server::start().await;
     let data = server.bot();
     let mut command = for_bot(&data);
     command.env("GREENROOM_SLOT_TOKEN", "grs_other").env("OWN", "its own");
-    // Without the token's value, which the test forbids in the output.
+    // Without the token's value, because the test asserts that no output contains it.
     let script = r#"echo "$BOT_DATA" | sed 's/"token":"[^"]*",*//'; echo "slot=$GREENROOM_SLOT_TOKEN own=$OWN""#;
     let ended = Agent::start(command, &[], script).end().await;
     let (first, second) = ended.stdout.split_once('\n').unwrap();
@@ -78,7 +78,7 @@ async fn the_bot_gets_its_data_and_its_input_and_not_the_token_of_the_slot() {
 }
 
 #[tokio::test]
-async fn whatever_else_the_bot_prints_is_its_log() {
+async fn all_other_output_of_the_bot_is_its_log() {
     let server = Server::start().await;
     let script = r#"
         echo 'hello'
@@ -98,7 +98,8 @@ async fn whatever_else_the_bot_prints_is_its_log() {
     assert!(ended.stderr.contains("to stderr\n"), "{}", ended.stderr);
     assert!(ended.stderr.contains("event \"status\" not understood"), "{}", ended.stderr);
     assert!(ended.stderr.contains("unknown event \"sneezed\"; the known ones are"), "{}", ended.stderr);
-    let log = server.calls().into_iter().rfind(|call| call.name == "log").expect("what it printed was sent").body;
+    let log =
+        server.calls().into_iter().rfind(|call| call.name == "log").expect("the agent sent the bot's output").body;
     assert_eq!(log["warnings"].as_array().unwrap().len(), 2);
     assert_eq!(log["truncated"], true);
     assert_eq!(log["lines"].as_array().unwrap().last().unwrap()["text"], "no line break");
@@ -119,7 +120,7 @@ async fn an_event_may_be_as_long_as_a_mebibyte() {
 }
 
 #[tokio::test]
-async fn heartbeats_begin_after_the_start_and_go_on_to_the_end() {
+async fn heartbeats_begin_after_the_start_and_continue_until_the_end() {
     let server = Server::start().await;
     let agent = Agent::start(for_bot(&server.bot_with_heartbeat(20)), &[], "read line");
     let beats = |calls: &[crate::server::Call]| calls.iter().filter(|call| call.name == "heartbeat").count();
@@ -134,7 +135,7 @@ async fn heartbeats_begin_after_the_start_and_go_on_to_the_end() {
 }
 
 #[tokio::test]
-async fn a_crash_is_told_with_its_code() {
+async fn a_crash_is_reported_with_its_exit_code() {
     let server = Server::start().await;
     let ended = Agent::start(for_bot(&server.bot()), &[], "exit 3").end().await;
     assert_eq!(ended.code, Some(3));
@@ -145,7 +146,7 @@ async fn a_crash_is_told_with_its_code() {
 }
 
 #[tokio::test]
-async fn a_crash_is_told_in_the_bots_own_words_if_it_had_any() {
+async fn a_crash_is_reported_with_the_bots_own_error_if_it_has_one() {
     let server = Server::start().await;
     let script = r#"echo '{"event":"exited","reason":"kicked","error":"the host removed me"}'; exit 9"#;
     Agent::start(for_bot(&server.bot()), &[], script).end().await;
@@ -172,7 +173,7 @@ async fn a_signal_from_elsewhere_is_a_crash_even_if_it_is_sigterm() {
 }
 
 #[tokio::test]
-async fn a_command_that_is_not_there_ends_with_127_and_one_that_cannot_be_run_with_126() {
+async fn a_missing_command_ends_with_127_and_one_that_cannot_run_with_126() {
     for (program, code) in [("/no/such/bot", 127), ("/etc/passwd", 126)] {
         let server = Server::start().await;
         let ended = Agent::start_exactly(for_bot(&server.bot()), &["--", program]).end().await;

@@ -1,10 +1,10 @@
-//! An agent that was not given what it needs says so, and which.
+//! An agent without a required setting names the setting.
 
 use crate::agent::{Agent, bare, for_bot};
 use crate::server::Server;
 
 #[tokio::test]
-async fn data_that_is_malformed_is_named_and_nothing_is_run() {
+async fn malformed_data_is_named_and_nothing_is_run() {
     for (data, says) in [
         ("{\"bot_id\":", "BOT_DATA is not JSON: EOF"),
         ("[]", "BOT_DATA is not a JSON object"),
@@ -19,7 +19,7 @@ async fn data_that_is_malformed_is_named_and_nothing_is_run() {
 }
 
 #[tokio::test]
-async fn an_agent_without_a_bot_and_without_a_place_to_wait_says_what_it_needs() {
+async fn an_agent_without_bot_data_and_without_a_server_names_the_missing_settings() {
     let ended = Agent::start(bare(), &[], "echo ran").end().await;
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""));
     assert!(ended.stderr.contains("set BOT_DATA") && ended.stderr.contains("GREENROOM_URL"), "{}", ended.stderr);

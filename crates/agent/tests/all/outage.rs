@@ -1,5 +1,5 @@
-//! A server that is away for a while: at the beginning, in the middle, at the end. Nothing is lost and nothing comes
-//! out of order.
+//! A server that is unavailable for a while: at the start, in the middle, or at the end. No callback is lost or out of
+//! order.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,7 @@ fn texts(server: &Server) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_at_the_beginning_hears_all_when_it_comes() {
+async fn a_server_that_is_down_at_the_start_gets_every_callback_later() {
     let mut server = Server::start().await;
     let data = server.bot();
     server.go_away().await;
@@ -29,7 +29,7 @@ async fn a_server_that_is_away_at_the_beginning_hears_all_when_it_comes() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_in_the_middle_loses_nothing_and_the_bot_goes_on() {
+async fn a_server_that_is_down_meanwhile_loses_no_callback_and_the_bot_continues() {
     let mut server = Server::start().await;
     let data = server.bot();
     let (gate, end) = (Gate::new().await, Gate::new().await);
@@ -68,7 +68,7 @@ async fn a_server_that_is_away_in_the_middle_loses_nothing_and_the_bot_goes_on()
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_at_the_end_hears_of_it_later() {
+async fn a_server_that_is_down_at_the_end_gets_the_end_later() {
     let mut server = Server::start().await;
     let data = server.bot();
     let gate = Gate::new().await;
@@ -85,7 +85,7 @@ async fn a_server_that_is_away_at_the_end_hears_of_it_later() {
 }
 
 #[tokio::test]
-async fn a_server_that_stays_away_is_given_up_when_the_time_for_it_is_over() {
+async fn the_agent_gives_up_on_a_server_that_stays_down_for_too_long() {
     let mut server = Server::start().await;
     let data = server.bot();
     server.go_away().await;
@@ -109,7 +109,7 @@ async fn an_impatient_second_signal_ends_the_reporting() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_overloaded_is_asked_again_when_it_says() {
+async fn an_overloaded_server_is_retried_after_its_retry_after() {
     let server = Server::start().await;
     server.script("joined", 503, json!({"code": "unavailable"}), None);
     server.script("joined", 408, Value::Null, None);
@@ -124,7 +124,7 @@ async fn a_server_that_is_overloaded_is_asked_again_when_it_says() {
 }
 
 #[tokio::test]
-async fn speech_that_waited_is_sent_together_in_order_and_in_calls_of_bounded_size() {
+async fn delayed_transcripts_are_sent_in_order_and_in_calls_of_limited_size() {
     let mut server = Server::start().await;
     let data = server.bot();
     server.go_away().await;
@@ -143,7 +143,11 @@ async fn speech_that_waited_is_sent_together_in_order_and_in_calls_of_bounded_si
     let calls: Vec<Value> =
         server.said().into_iter().filter(|(name, _)| name == "transcript").map(|(_, body)| body).collect();
     let sizes: Vec<usize> = calls.iter().map(|body| body["segments"].as_array().unwrap().len()).collect();
-    assert_eq!(sizes, [500, 500, 202, 2], "two big ones fit behind the small ones, and two more by themselves");
+    assert_eq!(
+        sizes,
+        [500, 500, 202, 2],
+        "two large segments fit behind the small ones, and two more into a separate call"
+    );
     assert!(calls.iter().all(|body| body.to_string().len() < 520 * 1024));
     server.no_mistakes();
 }
@@ -158,7 +162,7 @@ async fn a_log_whose_connection_always_breaks_holds_back_neither_the_meeting_nor
     ends_without_log(0).await;
 }
 
-/// A bot whose life is told although the server answers each log with this status.
+/// Asserts that all callbacks of a bot arrive although the server answers each log with this status.
 async fn ends_without_log(status: u16) {
     let server = Server::start().await;
     server.tell_always("log", Some((status, json!({}))));
@@ -173,7 +177,7 @@ async fn ends_without_log(status: u16) {
 }
 
 #[tokio::test]
-async fn a_server_that_asks_for_patience_with_the_log_hears_of_the_end_at_once() {
+async fn a_server_that_delays_the_log_gets_the_end_at_once() {
     let server = Server::start().await;
     server.script("log", 503, json!({"code": "overloaded"}), Some(60));
     let begun = Instant::now();
@@ -199,7 +203,7 @@ async fn a_log_that_is_refused_twice_still_comes_before_the_end() {
 }
 
 #[tokio::test]
-async fn a_server_that_was_away_at_the_end_also_gets_the_log() {
+async fn a_server_that_was_down_at_the_end_also_gets_the_log() {
     let mut server = Server::start().await;
     let data = server.bot();
     let gate = Gate::new().await;
@@ -207,7 +211,7 @@ async fn a_server_that_was_away_at_the_end_also_gets_the_log() {
     server.until_called("started").await;
     server.go_away().await;
     gate.open().await;
-    // By the fourth try it has tried to report the end as well.
+    // At the fourth attempt, the agent has also tried to report the end.
     agent.until_logged_times("log: no connection", 3).await;
     server.come_back().await;
     assert_eq!(agent.end().await.code, Some(6));

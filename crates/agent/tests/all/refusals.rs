@@ -1,4 +1,4 @@
-//! A server that says no: to one thing, or to the whole assignment.
+//! A server that refuses one call, or the whole assignment.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn problem(code: &str) -> Value {
 }
 
 #[tokio::test]
-async fn a_transition_that_is_refused_is_logged_and_the_bot_goes_on() {
+async fn a_refused_transition_is_logged_and_the_bot_continues() {
     let server = Server::start().await;
     server.script("joined", 409, problem("invalid_transition"), None);
     server.script("heartbeat", 409, problem("invalid_transition"), None);
@@ -25,7 +25,7 @@ async fn a_transition_that_is_refused_is_logged_and_the_bot_goes_on() {
 }
 
 #[tokio::test]
-async fn one_segment_that_cannot_be_stored_does_not_take_others_down() {
+async fn one_segment_that_cannot_be_stored_does_not_affect_the_others() {
     let server = Server::start().await;
     let script = r#"
         echo '{"event":"transcript","segments":[{"text":"a"},{"text":"b"},{"text":7},{"text":"c"},{"text":"d"}]}'
@@ -38,7 +38,7 @@ async fn one_segment_that_cannot_be_stored_does_not_take_others_down() {
 }
 
 #[tokio::test]
-async fn an_assignment_that_is_over_ends_the_bot_without_another_word() {
+async fn an_assignment_that_has_ended_ends_the_bot_without_another_callback() {
     let over = [
         ("started", 409, "stale_connection"),
         ("started", 401, "unauthorized"),
@@ -57,14 +57,14 @@ async fn an_assignment_that_is_over_ends_the_bot_without_another_word() {
         assert!(ended.stdout.contains("\"action\":\"leave\""), "{name} {code}: {}", ended.stdout);
         let said = server.said_names();
         assert!(!said.contains(&"exited".to_owned()), "{name} {code}: {said:?}");
-        // What was on its way already may still arrive.
+        // A call that was already sent may still arrive.
         assert!(server.calls().len() <= calls + 1, "{name} {code}: {:?}", server.calls());
         server.no_mistakes();
     }
 }
 
 #[tokio::test]
-async fn an_assignment_that_ends_while_the_bot_speaks_ends_it_too() {
+async fn an_assignment_that_ends_during_a_transcript_ends_the_bot() {
     let server = Server::start().await;
     server.script("joined", 410, problem("bot_ended"), None);
     let script = format!("echo '{{\"event\":\"joined\"}}'; {LEAVES_WHEN_ASKED}");
@@ -74,11 +74,11 @@ async fn an_assignment_that_ends_while_the_bot_speaks_ends_it_too() {
 }
 
 #[tokio::test]
-async fn a_heartbeat_that_hears_of_the_end_ends_the_bot() {
+async fn a_heartbeat_answer_that_the_bot_has_ended_ends_its_process() {
     for status in ["completed", "failed"] {
         let server = Server::start().await;
         server.script("heartbeat", 200, json!({"status": status, "commands": []}), None);
-        // One that does not want to: it is pushed as always.
+        // A bot that does not leave by itself is killed as usual.
         let agent = Agent::start(for_bot(&server.bot()), &["--leave-grace", "50ms"], "exec sleep 1000");
         agent.end().await;
         assert_eq!(server.said_names(), ["started"]);

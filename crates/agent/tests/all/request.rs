@@ -1,4 +1,4 @@
-//! A request of HTTP/1.1, as far as the agent makes them.
+//! Reads the HTTP/1.1 requests that the agent sends.
 
 use std::collections::HashMap;
 
@@ -12,12 +12,14 @@ pub struct Request {
     pub query: HashMap<String, String>,
     pub token: String,
     pub content_type: String,
-    /// Those of the instance metadata service.
+    /// The memory that an agent says it uses.
+    pub memory_bytes: Option<u64>,
+    /// The headers of the instance metadata service.
     pub metadata_headers: HashMap<String, String>,
     pub body: Vec<u8>,
 }
 
-/// None when the other side has gone.
+/// `None` when the client has closed the connection.
 pub async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = String::new();
     stream.read_line(&mut line).await.ok().filter(|read| *read > 0)?;
@@ -36,6 +38,7 @@ pub async fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.parse().unwrap(),
             "content-type" => request.content_type = value.to_owned(),
+            "greenroom-memory-bytes" => request.memory_bytes = Some(value.parse().unwrap()),
             "authorization" => request.token = value.strip_prefix("Bearer ").unwrap_or_default().to_owned(),
             other if other.starts_with("x-aws-ec2-metadata-") => {
                 request.metadata_headers.insert(other.to_owned(), value.to_owned());

@@ -1,5 +1,5 @@
-//! A strict stand-in for the server. It knows each bot's token and connection, writes down every call in order, and
-//! notes as a mistake whatever the real one would refuse. It can go away, and be told what to answer.
+//! A strict stand-in for the server. It knows each bot's token and connection, records every call in order, and records
+//! a mistake for each call that the real server would refuse. A test can stop it, and set its answers.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,7 +23,9 @@ pub struct Call {
     pub name: String,
     pub token: String,
     pub body: Value,
-    /// What it was answered with.
+    /// The memory that it says it uses.
+    pub memory_bytes: Option<u64>,
+    /// The status of the answer.
     pub status: u16,
     pub at: Instant,
 }
@@ -40,11 +42,11 @@ pub struct State {
     bots: HashMap<String, Bot>,
     pub calls: Vec<Call>,
     pub mistakes: Vec<String>,
-    /// What to answer to the next calls of a name instead of what would be right.
+    /// The answers to the next calls of a name, instead of the correct ones.
     scripted: HashMap<&'static str, VecDeque<TestResponse>>,
     assignments: VecDeque<Value>,
     scripted_always: HashMap<&'static str, TestResponse>,
-    /// How many commands were given.
+    /// How many commands were created.
     commands: usize,
     pub machine: Machine,
 }
@@ -93,7 +95,7 @@ impl Server {
         format!("http://{}", self.address)
     }
 
-    /// Nobody listens any more, and what was being said is cut off.
+    /// Closes the listener and all connections.
     pub async fn go_away(&mut self) {
         let serving = self.serving.take().unwrap();
         serving.abort();
@@ -105,7 +107,7 @@ impl Server {
         self.serving = Some(tokio::spawn(serve(listener, self.shared.clone())));
     }
 
-    /// A bot that is known here, with heartbeats so quick that a test never waits for one.
+    /// A known bot, with heartbeats so frequent that a test never waits for one.
     pub fn bot(&self) -> Data {
         self.bot_with_heartbeat(50)
     }
@@ -127,13 +129,13 @@ impl Server {
         }
     }
 
-    /// Hands the bot to the next agent that waits for one.
+    /// Gives the bot to the next agent that waits for one.
     pub fn assign(&self, data: &Data) {
         self.shared.state().assignments.push_back(data.json.clone());
         self.shared.changed.send_replace(());
     }
 
-    /// Gives the bot a command, and gives its id.
+    /// Gives the bot a command, and returns the command's id.
     pub fn command(&self, data: &Data, action: &str, payload: Value) -> String {
         let mut state = self.shared.state();
         state.commands += 1;
@@ -149,12 +151,13 @@ impl Server {
         self.shared.state().bots.get_mut(data.token()).unwrap().status = status;
     }
 
-    /// What to answer to the next call of this name.
+    /// Sets the answer to the next call of this name.
     pub fn script(&self, name: &'static str, status: u16, body: Value, retry_after: Option<u32>) {
         self.shared.state().scripted.entry(name).or_default().push_back((status, body, retry_after));
     }
 
-    /// What to answer to every call of this name, or no longer. The status 0 is no answer at all: the line breaks.
+    /// Sets the answer to every call of this name, or removes it. With status 0, the connection closes without an
+    /// answer.
     pub fn tell_always(&self, name: &'static str, answer: Option<(u16, Value)>) {
         let mut state = self.shared.state();
         match answer {
@@ -163,7 +166,7 @@ impl Server {
         };
     }
 
-    /// Changes what is known of the machine of a runner.
+    /// Changes the state of a runner's machine.
     pub fn machine(&self, change: impl FnOnce(&mut Machine)) {
         change(&mut self.shared.state().machine);
         self.shared.changed.send_replace(());
@@ -173,7 +176,7 @@ impl Server {
         self.shared.state().calls.clone()
     }
 
-    /// The accepted calls without the heartbeats and the waiting, in order: what was said.
+    /// The accepted calls in order, without heartbeats and long polls.
     pub fn said(&self) -> Vec<(String, Value)> {
         let said = self.calls().into_iter().filter(|call| call.status == 200);
         let names = ["started", "joined", "status", "transcript", "exited"];
@@ -184,6 +187,13 @@ impl Server {
         self.said().into_iter().map(|(name, _)| name).collect()
     }
 
+    /// The accepted screenshots, in order: their kinds and how they end.
+    pub fn screenshots(&self) -> Vec<(String, String)> {
+        let calls = self.calls().into_iter().filter(|call| call.name == "screenshot" && call.status == 200);
+        let text = |value: &Value| value.as_str().unwrap().to_owned();
+        calls.map(|call| (text(&call.body["kind"]), text(&call.body["image"]))).collect()
+    }
+
     /// The segments of all transcripts, in order.
     pub fn segments(&self) -> Vec<Value> {
         let said = self.said().into_iter().filter(|(name, _)| name == "transcript");
@@ -191,7 +201,7 @@ impl Server {
     }
 
     pub fn exited(&self) -> Value {
-        let (_, body) = self.said().into_iter().find(|(name, _)| name == "exited").expect("its end was reported");
+        let (_, body) = self.said().into_iter().find(|(name, _)| name == "exited").expect("the agent reported the end");
         json!([body["exit_code"], body["reason"]])
     }
 
@@ -199,7 +209,7 @@ impl Server {
         assert_eq!(self.shared.state().mistakes, Vec::<String>::new());
     }
 
-    /// Waits until what was heard satisfies a condition.
+    /// Waits until the state satisfies a condition.
     pub async fn until(&self, what: &str, condition: impl Fn(&State) -> bool) {
         let mut changed = self.shared.changed.subscribe();
         let waiting = async {
@@ -208,7 +218,7 @@ impl Server {
             }
         };
         if tokio::time::timeout(DEADLINE, waiting).await.is_err() {
-            panic!("{what} did not come to be; heard: {:#?}", self.shared.state());
+            panic!("{what} did not happen; calls: {:#?}", self.shared.state());
         }
     }
 
@@ -260,7 +270,7 @@ async fn connection(stream: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// One of the looks at what there is to answer, while the caller waits.
+/// One attempt to answer, while the caller waits.
 #[derive(Clone, Copy, Debug)]
 struct Poll {
     first: bool,
@@ -277,13 +287,14 @@ async fn answer(request: Request, shared: &Shared) -> TestResponse {
         None if request.path == "/agent/assignment" => {
             ("assignment".to_owned(), request.query["wait_ms"].parse().unwrap())
         }
-        None => (side::name(&request.path).unwrap_or(&request.path).to_owned(), 0),
+        None if request.path == "/agent/not_ready" => ("not_ready".to_owned(), 0),
+        None => (side::name(&request.method, &request.path).unwrap_or(&request.path).to_owned(), 0),
     };
     let deadline = tokio::time::Instant::now() + Duration::from_millis(waits_ms);
     let mut changed = shared.changed.subscribe();
     let mut first = true;
     loop {
-        // Looks again when something has changed, for as long as the caller waits.
+        // Tries again after each change, for as long as the caller waits.
         let poll = Poll { first, last: tokio::time::Instant::now() >= deadline };
         if let Some(answer) = answer_now(&request, &name, &mut shared.state(), poll) {
             return answer;
@@ -294,30 +305,56 @@ async fn answer(request: Request, shared: &Shared) -> TestResponse {
 }
 
 fn answer_now(request: &Request, name: &str, state: &mut State, poll: Poll) -> Option<TestResponse> {
-    let body = if request.body.is_empty() { json!({}) } else { serde_json::from_slice(&request.body).unwrap() };
+    let body = match request.content_type.strip_prefix("image/") {
+        Some(kind) => json!({"kind": kind, "image": shown(&request.body), "bytes": request.body.len()}),
+        None if request.body.is_empty() => json!({}),
+        None => serde_json::from_slice(&request.body).unwrap(),
+    };
     let scripted = state.scripted.get_mut(name).and_then(VecDeque::pop_front);
     let scripted = scripted.or_else(|| state.scripted_always.get(name).cloned());
     let answer = match scripted {
         Some(scripted) => scripted,
         None if name == "assignment" && request.token == side::OWN_TOKEN => side::assignment(state, poll.last)?,
         None if name == "assignment" => assignment(request, state, poll)?,
-        None if side::name(&request.path).is_some() => side::answer(request, name, &body, state),
+        None if name == "not_ready" => not_ready(request, &body, state),
+        None if side::name(&request.method, &request.path).is_some() => side::answer(request, name, &body, state),
         None => callback(request, name, &body, state, poll)?,
     };
-    let token = request.token.clone();
-    state.calls.push(Call { name: name.to_owned(), token, body, status: answer.0, at: Instant::now() });
+    if matches!(name, "started" | "exited") {
+        state.assignments.retain(|data| data["token"] != request.token.as_str());
+    }
+    let (token, memory_bytes) = (request.token.clone(), request.memory_bytes);
+    state.calls.push(Call { name: name.to_owned(), token, body, memory_bytes, status: answer.0, at: Instant::now() });
     Some(answer)
+}
+
+/// The end of an image, by which a test tells images apart.
+fn shown(image: &[u8]) -> String {
+    String::from_utf8_lossy(&image[image.len().saturating_sub(20)..]).into_owned()
 }
 
 fn assignment(request: &Request, state: &mut State, poll: Poll) -> Option<TestResponse> {
     if request.token != SLOT_TOKEN {
         return Some((401, json!({"code": "unauthorized", "detail": "this is not a slot"}), None));
     }
-    match state.assignments.pop_front() {
+    // As the real server does, it repeats an assignment until the bot has begun: a request that the agent has given up may
+    // still wait here.
+    match state.assignments.front().cloned() {
         Some(data) => Some((200, data, None)),
         None if !poll.last => None,
         None => Some((204, Value::Null, None)),
     }
+}
+
+fn not_ready(request: &Request, body: &Value, state: &mut State) -> TestResponse {
+    let fields: Vec<&String> = body.as_object().unwrap().keys().collect();
+    if request.method != "POST" || fields != ["failed", "last_lines", "message"] {
+        state.mistakes.push(format!("{} not_ready with {body}", request.method));
+    }
+    if request.token != SLOT_TOKEN {
+        return (401, json!({"code": "unauthorized", "detail": "this is not a slot"}), None);
+    }
+    (200, json!({"assigned": !state.assignments.is_empty()}), None)
 }
 
 fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll: Poll) -> Option<TestResponse> {
@@ -329,6 +366,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll
         "heartbeat" => ("POST", &["connection_id", "acked"]),
         "transcript" => ("POST", &["connection_id", "segments"]),
         "log" => ("POST", &["connection_id", "lines", "truncated", "warnings"]),
+        "screenshot" => ("POST", &["kind", "image", "bytes"]),
         "exited" => ("POST", &["connection_id", "exit_code", "reason", "error"]),
         "commands" => ("GET", &[]),
         _ => {
@@ -339,7 +377,12 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll
     if request.method != method {
         state.mistakes.push(format!("{name} with {}", request.method));
     }
-    if method != "GET" && request.content_type != "application/json" {
+    let content_type = match request.body.as_slice() {
+        _ if name != "screenshot" => "application/json",
+        [0x89, b'P', b'N', b'G', ..] => "image/png",
+        _ => "image/jpeg",
+    };
+    if method != "GET" && request.content_type != content_type {
         state.mistakes.push(format!("{name} as {}", request.content_type));
     }
     if let Some(field) = body.as_object().unwrap().keys().find(|key| !fields.contains(&key.as_str())) {
@@ -350,7 +393,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll
         return problem(401, "unauthorized");
     };
     let connection_id = match name {
-        "commands" => request.query.get("connection_id").map(String::as_str),
+        "commands" | "screenshot" => request.query.get("connection_id").map(String::as_str),
         _ => body["connection_id"].as_str(),
     };
     if connection_id != Some(bot.connection_id.as_str()) {
@@ -358,7 +401,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll
         return problem(409, "stale_connection");
     }
     if bot.status == "ended" {
-        // What was asked in time is no mistake because the end came before the answer.
+        // A long poll that began before the end is no mistake.
         if poll.first {
             state.mistakes.push(format!("{name} after the end"));
         }
@@ -376,6 +419,7 @@ fn callback(request: &Request, name: &str, body: &Value, state: &mut State, poll
             bot.commands.retain(|command| !acked.contains(&command["id"]));
             return Some((200, json!({"status": bot.status, "commands": bot.commands}), None));
         }
+        "screenshot" => return Some((200, json!({"stored": true}), None)),
         "commands" if bot.commands.is_empty() && !poll.last => return None,
         "commands" => return Some((200, json!({"commands": bot.commands}), None)),
         "transcript" => {

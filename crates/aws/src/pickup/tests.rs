@@ -26,7 +26,7 @@ fn arrives(pickups: &mut PickupQueue, wanted: Option<Requirements>) -> oneshot::
     let (reply, answer) = oneshot::channel();
     pickups.arrived += 1;
     let number = pickups.arrived;
-    pickups.waiting.push_back(Waiter { number, wanted, empty: 0, came_by: HashMap::new(), reply });
+    pickups.waiting.push_back(Waiter { number, wanted, empty: 0, times_offered: HashMap::new(), reply });
     answer
 }
 
@@ -40,7 +40,7 @@ fn an_announcement_goes_to_the_first_whom_it_fits() {
     let mut spot = arrives(&mut pickups, wants_spot());
     let [mut first, mut second] = [(); 2].map(|()| arrives(&mut pickups, None));
     let mut served = Vec::new();
-    assert!(matches!(pickups.offer(announcement("i-1"), &mut served, ROUNDS), Fate::HandedOver));
+    assert!(matches!(pickups.offer(announcement("i-1"), &mut served, ROUNDS), OfferResult::HandedOver));
     assert_eq!(got(&mut first).as_deref(), Some("i-1"));
     assert!(second.try_recv().is_err() && spot.try_recv().is_err());
 }
@@ -50,10 +50,10 @@ fn what_fits_somebody_who_has_got_another_is_told_from_what_fits_nobody() {
     let mut pickups = PickupQueue::default();
     let _spot = arrives(&mut pickups, wants_spot());
     let mut served = Vec::new();
-    assert!(matches!(pickups.offer(announcement("i-1"), &mut served, ROUNDS), Fate::FitsNobody(_)));
+    assert!(matches!(pickups.offer(announcement("i-1"), &mut served, ROUNDS), OfferResult::FitsNobody(_)));
     let _first = arrives(&mut pickups, None);
-    assert!(matches!(pickups.offer(announcement("i-2"), &mut served, ROUNDS), Fate::HandedOver));
-    assert!(matches!(pickups.offer(announcement("i-3"), &mut served, ROUNDS), Fate::NotNeeded(_)));
+    assert!(matches!(pickups.offer(announcement("i-2"), &mut served, ROUNDS), OfferResult::HandedOver));
+    assert!(matches!(pickups.offer(announcement("i-3"), &mut served, ROUNDS), OfferResult::NotNeeded(_)));
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn one_who_is_gone_is_passed_over() {
     let mut pickups = PickupQueue::default();
     drop(arrives(&mut pickups, None));
     let mut second = arrives(&mut pickups, None);
-    assert!(matches!(pickups.offer(announcement("i-1"), &mut Vec::new(), ROUNDS), Fate::HandedOver));
+    assert!(matches!(pickups.offer(announcement("i-1"), &mut Vec::new(), ROUNDS), OfferResult::HandedOver));
     assert_eq!(got(&mut second).as_deref(), Some("i-1"));
     // The announcement fits a request that left, so others may receive it at once.
     drop(arrives(&mut pickups, None));
-    assert!(matches!(pickups.offer(announcement("i-2"), &mut Vec::new(), ROUNDS), Fate::NotNeeded(_)));
+    assert!(matches!(pickups.offer(announcement("i-2"), &mut Vec::new(), ROUNDS), OfferResult::NotNeeded(_)));
 }

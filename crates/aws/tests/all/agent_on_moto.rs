@@ -1,4 +1,4 @@
-//! What a runner's agent calls, on moto: who may register, what it is told, and how a slot and a runner end.
+//! The calls of a runner's agent, on moto: who may register, the answers, and how a slot and a runner end.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::support::{World, agent, eventually, holder, large, runner, state, xla
 
 const NOT_LONG: Duration = Duration::from_millis(200);
 
-/// A claim that is acknowledged without an agent of its own.
+/// Makes a claim that is acknowledged without an agent.
 async fn run(pool: &RunnerPool, slot: &str) -> Runner {
     let claimed = pool.claim_unchecked(None, &holder(slot)).await.unwrap().unwrap();
     assert!(pool.acknowledge(&claimed.instance, claimed.run_id.as_deref().unwrap()).await.unwrap());
@@ -17,7 +17,7 @@ async fn run(pool: &RunnerPool, slot: &str) -> Runner {
 }
 
 #[tokio::test]
-async fn an_instance_of_a_group_is_registered_with_what_its_group_has_and_is_announced() {
+async fn an_instance_is_registered_with_the_attributes_of_its_group_and_is_announced() {
     let world = World::with_groups(vec![large(), xlarge()]).await;
     let pool = world.pool().await;
     let on_demand = world.machines("xlarge", UsageClass::OnDemand, 1).await.remove(0);
@@ -45,13 +45,13 @@ async fn a_runner_that_is_alive_registers_again_only_with_proof() {
     assert_eq!(pool.register(&machine, false).await, Err(RegisterError::Known));
     world.clock.advance(Duration::from_secs(1));
     assert!(pool.register(&machine, true).await.unwrap().expires_at > first.expires_at);
-    // One that was not heard of may be another start of the same machine.
+    // A silent runner may be another start of the same machine.
     world.clock.advance(Duration::from_secs(20));
     pool.register(&machine, false).await.unwrap();
 }
 
 #[tokio::test]
-async fn a_runner_that_registers_anew_while_it_runs_is_idle_and_its_slot_is_free() {
+async fn a_runner_that_registers_again_during_a_run_is_idle_and_its_slot_is_free() {
     let world = World::with_groups(vec![large()]).await;
     let pool = world.pool().await;
     let machine = world.machines("large", UsageClass::OnDemand, 1).await.remove(0);
@@ -67,7 +67,7 @@ async fn a_runner_that_registers_anew_while_it_runs_is_idle_and_its_slot_is_free
 }
 
 #[tokio::test]
-async fn a_runner_is_told_when_its_run_is_over_and_when_its_machine_is_to_end() {
+async fn a_runner_learns_when_its_run_has_ended_and_when_its_machine_must_end() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     let unknown = pool.beat("i-unknown", Some("a-run")).await.unwrap();
@@ -96,7 +96,7 @@ async fn a_runner_sees_only_runs_of_its_own_installation() {
     )
     .await;
     world.idle(&here, "large", &["i-1", "i-2"]).await;
-    // Both have a slot of this name.
+    // Both pools have a slot of this name.
     let theirs = there.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
     let ours = here.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
     assert_ne!(theirs.instance, ours.instance);
@@ -108,7 +108,7 @@ async fn a_runner_sees_only_runs_of_its_own_installation() {
 }
 
 #[tokio::test]
-async fn a_claim_of_another_process_is_seen_and_acknowledging_twice_is_once() {
+async fn a_claim_of_another_process_is_seen_and_a_second_acknowledgement_changes_nothing() {
     let world = World::new(vec![large()]).await;
     let (pool, other) = (world.pool().await, world.pool().await);
     world.idle(&pool, "large", &["i-1"]).await;
@@ -126,7 +126,7 @@ async fn a_claim_of_another_process_is_seen_and_acknowledging_twice_is_once() {
 }
 
 #[tokio::test]
-async fn a_slot_that_is_stopped_is_given_back_by_its_agent() {
+async fn the_agent_of_a_stopped_slot_releases_it() {
     let world = World::new(vec![large()]).await;
     let (pool, agents) = (world.pool().await, world.pool().await);
     world.idle(&pool, "large", &["i-1"]).await;
@@ -138,7 +138,7 @@ async fn a_slot_that_is_stopped_is_given_back_by_its_agent() {
     assert_eq!((back.state, back.stop_asked), (RunnerState::Idle, false));
     pool.stop("pool-a-001").await.unwrap();
     pool.stop("pool-a-never").await.unwrap();
-    // The next run is not stopped by what was asked of the last.
+    // The stop of the last run does not stop the next run.
     assert!(!pool.claim(None, &holder("pool-a-002")).await.unwrap().unwrap().stop_asked);
 }
 
@@ -155,7 +155,7 @@ async fn a_slot_whose_agent_has_not_begun_is_stopped_without_it() {
 }
 
 #[tokio::test]
-async fn a_slot_whose_agent_is_not_heard_of_is_stopped_with_its_machine() {
+async fn a_slot_whose_agent_is_silent_is_stopped_with_its_machine() {
     let world = World::with_groups(vec![large()]).await;
     let pool = world.pool().await;
     let machine = world.machines("large", UsageClass::OnDemand, 1).await.remove(0);
@@ -172,7 +172,7 @@ async fn a_slot_whose_agent_is_not_heard_of_is_stopped_with_its_machine() {
 }
 
 #[tokio::test]
-async fn a_terminated_runner_stays_so_whatever_is_called() {
+async fn a_terminated_runner_stays_terminated_after_any_call() {
     let world = World::with_groups(vec![large()]).await;
     let pool = world.pool().await;
     let machine = world.machines("large", UsageClass::OnDemand, 1).await.remove(0);
@@ -181,9 +181,9 @@ async fn a_terminated_runner_stays_so_whatever_is_called() {
     assert_eq!(pool.register(&machine, true).await, Err(RegisterError::Ended));
     assert_eq!(pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap(), None);
     assert!(!pool.release(&machine, "a-run").await.unwrap());
-    // Its machine was not ended by whoever wrote that; the keeper does it.
+    // The process that wrote this did not end the machine. The keeper does.
     let gone = async || {
-        pool.keep().await.unwrap();
+        pool.run_keeper().await.unwrap();
         world.listed("large", UsageClass::OnDemand).await.is_empty().then_some(())
     };
     eventually("an end of the machine", gone).await;
@@ -191,16 +191,16 @@ async fn a_terminated_runner_stays_so_whatever_is_called() {
 }
 
 #[tokio::test]
-async fn an_agent_whose_answer_was_lost_is_registered_again_until_it_was_heard_of() {
+async fn an_agent_whose_answer_was_lost_can_register_again_until_its_first_heartbeat() {
     let world = World::with_groups(vec![large()]).await;
     let pool = world.pool().await;
     let machine = world.machines("large", UsageClass::OnDemand, 1).await.remove(0);
     pool.register_as(&machine, false, Some("one")).await.unwrap();
-    // It is claimed before its agent knows that it is a runner.
+    // The runner is claimed before its agent knows that it is registered.
     let claimed = pool.claim_unchecked(None, &holder("pool-a-1")).await.unwrap().unwrap();
     assert_eq!(pool.register_as(&machine, false, Some("other")).await, Err(RegisterError::Known));
     pool.register_as(&machine, false, Some("one")).await.unwrap();
-    assert_eq!(state(&pool, &machine).await, RunnerState::Idle, "its agent runs nothing");
+    assert_eq!(state(&pool, &machine).await, RunnerState::Idle, "the agent runs nothing");
     assert!(!pool.acknowledge(&machine, &claimed.run_id.unwrap()).await.unwrap());
     pool.beat(&machine, None).await.unwrap();
     assert_eq!(pool.register_as(&machine, false, Some("one")).await, Err(RegisterError::Known));

@@ -1,5 +1,5 @@
-//! Claims on moto's DynamoDB: one runner has one slot whoever asks, what fails is done away with, and several are had all
-//! together or not at all.
+//! Claims on moto's DynamoDB. A runner has at most one slot, however many ask. A failed claim is removed. A claim of
+//! several runners gets all or none.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use futures_util::future::join_all;
 use crate::moto;
 use crate::support::{World, agent, eventually, holder, large, runner, state, xlarge};
 
-/// How long to wait for an agent that never answers; those that do have to be faster, on whatever machine.
+/// How long to wait for an agent that never answers. Agents that answer must be faster, on any machine.
 const SHORT: Duration = Duration::from_secs(3);
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -23,14 +23,14 @@ fn impatient() -> Settings {
     Settings { pace: Pace { registration: SHORT, ..Pace::default() }, ..settings() }
 }
 
-/// A runner whose agent takes what comes.
+/// A runner whose agent acknowledges every claim.
 async fn served(world: &World, pool: &RunnerPool, name: &str) {
     world.idle(pool, "large", &[name]).await;
     agent(pool, name);
 }
 
 #[tokio::test]
-async fn a_runner_that_is_claimed_runs_the_slot_and_is_given_back_under_a_new_threshold() {
+async fn a_claimed_runner_runs_the_slot_and_is_released_under_a_new_threshold() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-1"]).await;
@@ -78,13 +78,13 @@ async fn a_runner_is_not_claimed_under_another_threshold_or_in_another_state() {
         assert_eq!(claimed.is_some(), slot == "pool-a-001");
     }
     assert_eq!(pool.runner_of("pool-a-002").await.unwrap(), None);
-    // A runner that nobody has ever heard of.
+    // A runner that has never sent a heartbeat.
     world.send("large", world.announcement("i-2", &attributes, MINUTE).body()).await;
     assert_eq!(pool.claim_unchecked(None, &holder("pool-a-002")).await.unwrap(), None);
 }
 
 #[tokio::test]
-async fn a_slot_has_one_runner_and_the_other_stays_to_be_claimed() {
+async fn a_slot_gets_one_runner_and_the_other_can_still_be_claimed() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-1", "i-2"]).await;
@@ -97,7 +97,7 @@ async fn a_slot_has_one_runner_and_the_other_stays_to_be_claimed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn two_replicas_and_a_hundred_requests_never_give_a_runner_twice_and_lose_none() {
+async fn two_replicas_and_a_hundred_requests_never_claim_a_runner_twice_and_lose_none() {
     let world = World::new(vec![large()]).await;
     let replicas = [world.pool().await, world.pool().await];
     let names: Vec<_> = (0..50).map(|number| format!("i-{number}")).collect();
@@ -121,7 +121,7 @@ async fn two_replicas_and_a_hundred_requests_never_give_a_runner_twice_and_lose_
 }
 
 #[tokio::test]
-async fn a_runner_that_is_not_heard_of_is_expired_and_the_next_one_is_tried() {
+async fn a_silent_runner_expires_and_the_next_one_is_tried() {
     let world = World::new(vec![large(), xlarge()]).await;
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-silent"]).await;
@@ -134,11 +134,11 @@ async fn a_runner_that_is_not_heard_of_is_expired_and_the_next_one_is_tried() {
     let silent = runner(&pool, "i-silent").await;
     assert_eq!((silent.state, silent.slot), (RunnerState::Idle, None));
     assert!(silent.expires_at < world.clock.now());
-    // Nobody is offered it, until it is heard of again.
-    assert_eq!(pool.keep().await.unwrap().announced, 0);
+    // The runner is not offered until it sends a heartbeat again.
+    assert_eq!(pool.run_keeper().await.unwrap().announced, 0);
     assert_eq!(pool.pick(None).await.unwrap(), None);
     pool.beat("i-silent", None).await.unwrap();
-    assert_eq!(pool.keep().await.unwrap().announced, 1);
+    assert_eq!(pool.run_keeper().await.unwrap().announced, 1);
     assert_eq!(pool.pick(None).await.unwrap().unwrap().instance, "i-silent");
 }
 
@@ -157,7 +157,7 @@ async fn a_runner_that_does_not_take_its_slot_is_terminated_and_the_next_one_is_
 }
 
 #[tokio::test]
-async fn a_claim_that_is_not_confirmed_falls_back_after_its_time() {
+async fn a_claim_that_is_not_confirmed_expires() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-alive", "i-dead"]).await;
@@ -166,10 +166,10 @@ async fn a_claim_that_is_not_confirmed_falls_back_after_its_time() {
     }
     let before = runner(&pool, "i-alive").await;
     world.clock.advance(world.settings.pace.claim - Duration::from_secs(20));
-    assert_eq!(pool.keep().await.unwrap(), aws::Kept::default());
+    assert_eq!(pool.run_keeper().await.unwrap(), aws::KeeperStats::default());
     world.clock.advance(Duration::from_secs(20));
     pool.beat("i-alive", None).await.unwrap();
-    let kept = pool.keep().await.unwrap();
+    let kept = pool.run_keeper().await.unwrap();
     assert_eq!((kept.fell_back, kept.reaped), (1, 1));
     let back = runner(&pool, "i-alive").await;
     assert_eq!((back.state, back.slot, back.run_id), (RunnerState::Idle, None, None));
@@ -179,7 +179,7 @@ async fn a_claim_that_is_not_confirmed_falls_back_after_its_time() {
 }
 
 #[tokio::test]
-async fn several_are_claimed_all_together() {
+async fn several_runners_are_claimed_together() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     for name in ["i-1", "i-2", "i-3"] {
@@ -193,13 +193,13 @@ async fn several_are_claimed_all_together() {
 }
 
 #[tokio::test]
-async fn on_a_shortfall_none_is_claimed_and_those_that_were_are_claimable_under_a_new_threshold() {
+async fn with_too_few_runners_none_stays_claimed_and_all_are_claimable_under_a_new_threshold() {
     let world = World::new(vec![large()]).await;
     let (pool, agents) = (world.pool().await, world.pool().await);
     world.idle(&pool, "large", &["i-1", "i-2"]).await;
     let before = [runner(&pool, "i-1").await, runner(&pool, "i-2").await];
     world.clock.advance(Duration::from_secs(1));
-    // No agent is told of a run that is not to be.
+    // No agent learns of a run that does not happen.
     let watching = ["i-1", "i-2"].map(|name| {
         let agents = agents.clone();
         tokio::spawn(async move { agents.await_claim(name, Duration::from_secs(2)).await.unwrap() })
@@ -223,7 +223,7 @@ async fn on_a_shortfall_none_is_claimed_and_those_that_were_are_claimable_under_
 }
 
 #[tokio::test]
-async fn when_one_of_several_does_not_take_its_slot_those_that_did_are_given_back() {
+async fn when_one_of_several_runners_does_not_take_its_slot_the_others_are_released() {
     let world = World::with(impatient(), false).await;
     let pool = world.pool().await;
     served(&world, &pool, "i-1").await;

@@ -1,5 +1,5 @@
-//! A process that dies, or a request that is given up, at every step between the queue and a running slot: each runner is
-//! claimable again within a minute, once, or runs its slot.
+//! A process dies, or a request is cancelled, at every step between the queue and a running slot. Each runner can be
+//! claimed again within a minute, once, or runs its slot.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::support::{World, agent, eventually, holder, large, runner, stands, st
 
 const PASS_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Begins a claim and waits until it stands still at a step.
+/// Begins a claim and waits until it stops at a step.
 async fn claim_until(pool: &RunnerPool, step: Step) -> JoinHandle<Option<Runner>> {
-    pool.stand_still_at(Some(step));
+    pool.pause_at(Some(step));
     let claim = tokio::spawn({
         let pool = pool.clone();
         async move { pool.claim(None, &holder("pool-a-001")).await.unwrap() }
@@ -21,13 +21,13 @@ async fn claim_until(pool: &RunnerPool, step: Step) -> JoinHandle<Option<Runner>
     claim
 }
 
-/// A minute of the keeper of another process, with a runner that is alive; how often the runner was announced.
+/// Runs the keeper of another process for a minute, with a living runner. Returns how often the runner was announced.
 async fn a_minute(world: &World, pool: &RunnerPool, instance: &str) -> u32 {
     let mut announced = 0;
     for _ in 0..12 {
         world.clock.advance(PASS_INTERVAL);
         pool.beat(instance, None).await.unwrap();
-        announced += pool.keep().await.unwrap().announced;
+        announced += pool.run_keeper().await.unwrap().announced;
     }
     announced
 }
@@ -37,7 +37,7 @@ async fn killed_before_the_claim(step: Step) {
     let (dying, other) = (world.pool().await, world.pool().await);
     world.idle(&dying, "large", &["i-1"]).await;
     let before = runner(&other, "i-1").await;
-    // It stands still for ever, and nothing of it is cleaned up.
+    // The process stops for ever, and cleans up nothing.
     claim_until(&dying, step).await;
     assert_eq!(other.pick(None).await.unwrap(), None, "{step:?}");
     assert_eq!(a_minute(&world, &other, "i-1").await, 1, "{step:?}");
@@ -46,9 +46,9 @@ async fn killed_before_the_claim(step: Step) {
     assert!(after.expires_at > before.expires_at, "{step:?}");
     let claimed = other.claim_unchecked(None, &holder("pool-a-002")).await.unwrap();
     assert_eq!(claimed.unwrap().instance, "i-1", "{step:?}");
-    // The process comes back to life, with what it had: too late.
-    dying.stand_still_at(None);
-    eventually("an end of the old claim", async || (dying.standing() == 0).then_some(())).await;
+    // The process continues with its old data: too late.
+    dying.pause_at(None);
+    eventually("an end of the old claim", async || (dying.paused() == 0).then_some(())).await;
     assert_eq!(runner(&other, "i-1").await.slot_of("here"), Some("pool-a-002"));
 }
 
@@ -72,7 +72,7 @@ async fn killed_after_the_claim(step: Step) {
     let (dying, other) = (world.pool().await, world.pool().await);
     world.idle(&dying, "large", &["i-1", "i-2"]).await;
     claim_until(&dying, step).await;
-    // An agent that lives runs the slot.
+    // A living agent runs the slot.
     let claimed = other.runner_of("pool-a-001").await.unwrap().unwrap();
     agent(&other, &claimed.instance);
     eventually("a runner that runs", async || {
@@ -93,7 +93,7 @@ async fn a_runner_runs_its_slot_after_a_death_between_health_and_registration() 
 }
 
 #[tokio::test]
-async fn a_runner_whose_agent_does_not_take_the_slot_falls_back_after_a_death_behind_the_claim() {
+async fn a_claim_expires_if_its_process_dies_and_no_agent_takes_the_slot() {
     for step in [Step::Claimed, Step::Healthy] {
         let world = World::new(vec![large()]).await;
         let (dying, other) = (world.pool().await, world.pool().await);
@@ -101,14 +101,14 @@ async fn a_runner_whose_agent_does_not_take_the_slot_falls_back_after_a_death_be
         claim_until(&dying, step).await;
         world.clock.advance(world.settings.pace.claim);
         other.beat("i-1", None).await.unwrap();
-        assert_eq!(other.keep().await.unwrap().fell_back, 1, "{step:?}");
+        assert_eq!(other.run_keeper().await.unwrap().fell_back, 1, "{step:?}");
         let claimed = other.claim_unchecked(None, &holder("pool-a-002")).await.unwrap();
         assert_eq!(claimed.unwrap().instance, "i-1", "{step:?}");
     }
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_at_any_step_leaves_its_runner_to_others() {
+async fn a_request_that_is_cancelled_at_any_step_leaves_its_runner_to_others() {
     for step in [Step::Received, Step::Deleted, Step::HandedOver, Step::Claimed, Step::Healthy] {
         let world = World::new(vec![large()]).await;
         let pool = world.pool().await;
@@ -116,7 +116,7 @@ async fn a_request_that_is_given_up_at_any_step_leaves_its_runner_to_others() {
         let claim = claim_until(&pool, step).await;
         claim.abort();
         assert!(claim.await.unwrap_err().is_cancelled());
-        pool.stand_still_at(None);
+        pool.pause_at(None);
         // Without the keeper.
         let claimed = eventually("a runner that can be claimed", async || {
             pool.claim_unchecked(None, &holder("pool-a-002")).await.unwrap()
@@ -127,7 +127,7 @@ async fn a_request_that_is_given_up_at_any_step_leaves_its_runner_to_others() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_given_up_when_its_slot_runs_leaves_it_running() {
+async fn a_request_that_is_cancelled_after_the_claim_leaves_its_slot_running() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-1"]).await;
@@ -135,18 +135,18 @@ async fn a_request_that_is_given_up_when_its_slot_runs_leaves_it_running() {
     let claim = claim_until(&pool, Step::Registered).await;
     claim.abort();
     assert!(claim.await.unwrap_err().is_cancelled());
-    pool.stand_still_at(None);
-    pool.keep().await.unwrap();
+    pool.pause_at(None);
+    pool.run_keeper().await.unwrap();
     assert_eq!(pool.runner_of("pool-a-001").await.unwrap().unwrap().state, RunnerState::Running);
 }
 
 #[tokio::test]
-async fn a_runner_is_claimable_again_after_a_death_between_giving_back_and_announcing() {
+async fn a_runner_is_claimable_again_after_a_death_between_release_and_announcement() {
     let world = World::new(vec![large()]).await;
     let (dying, other) = (world.pool().await, world.pool().await);
     world.idle(&other, "large", &["i-1"]).await;
     let claimed = other.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
-    dying.stand_still_at(Some(Step::GivenBack));
+    dying.pause_at(Some(Step::GivenBack));
     tokio::spawn({
         let dying = dying.clone();
         async move { dying.release("i-1", &claimed.run_id.unwrap()).await }
@@ -164,10 +164,10 @@ async fn a_runner_is_announced_again_after_a_keeper_died_before_it_had_sent_the_
     other.pick(None).await.unwrap().unwrap();
     world.clock.advance(Duration::from_secs(45));
     other.beat("i-1", None).await.unwrap();
-    dying.stand_still_at(Some(Step::Renewed));
+    dying.pause_at(Some(Step::Renewed));
     tokio::spawn({
         let dying = dying.clone();
-        async move { dying.keep().await }
+        async move { dying.run_keeper().await }
     });
     stands(&dying).await;
     assert_eq!(a_minute(&world, &other, "i-1").await, 1);
@@ -175,7 +175,7 @@ async fn a_runner_is_announced_again_after_a_keeper_died_before_it_had_sent_the_
 }
 
 #[tokio::test]
-async fn a_lost_message_is_announced_once_however_many_keepers_look() {
+async fn a_lost_message_is_announced_once_by_any_number_of_keepers() {
     let world = World::new(vec![large()]).await;
     let pools = [world.pool().await, world.pool().await, world.pool().await];
     world.idle(&pools[0], "large", &["i-1", "i-2"]).await;
@@ -186,7 +186,7 @@ async fn a_lost_message_is_announced_once_however_many_keepers_look() {
     for name in ["i-1", "i-2"] {
         pools[0].beat(name, None).await.unwrap();
     }
-    let (one, two, three) = tokio::join!(pools[0].keep(), pools[1].keep(), pools[2].keep());
+    let (one, two, three) = tokio::join!(pools[0].run_keeper(), pools[1].run_keeper(), pools[2].run_keeper());
     assert_eq!([one, two, three].map(|kept| kept.unwrap().announced).iter().sum::<u32>(), 2);
     assert_eq!(world.messages("large").await, 2);
 }

@@ -1,4 +1,4 @@
-//! The policies in the documentation are those that the code renders, for the example that is told there.
+//! The policies in the documentation are those that the code renders for the documented example.
 
 use std::time::Duration;
 
@@ -31,26 +31,26 @@ fn example() -> Settings {
     }
 }
 
-/// Compares what is between two marker lines of the page with what the code says. With `UPDATE=1` it is written instead, to
-/// be reviewed in the diff.
+/// Compares the text between two marker lines of the page with the generated text. With `UPDATE=1`, it writes the text
+/// instead, for review in the diff.
 fn compare(part: &str, kind: &str, made: &str) {
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/runners.md");
     let tracked = std::fs::read_to_string(file).unwrap();
     let (begin, end) = (format!("<!-- {part}, made from the code: begin -->\n"), format!("<!-- {part}: end -->"));
-    let (before, rest) = tracked.split_once(&begin).expect("the page has no place for it");
-    let (_, after) = rest.split_once(&end).expect("the place has no end");
+    let (before, rest) = tracked.split_once(&begin).expect("the page has no begin marker");
+    let (_, after) = rest.split_once(&end).expect("the page has no end marker");
     let expected = format!("{before}{begin}```{kind}\n{}\n```\n{end}{after}", made.trim_end());
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(file, &expected).unwrap();
     } else {
         assert!(
             tracked == expected,
-            "docs/runners.md is not what the code says; UPDATE=1 ./scripts/test documents writes it"
+            "docs/runners.md differs from the code; UPDATE=1 ./scripts/test documents writes it"
         );
     }
 }
 
-/// One test for the three, as each of them may write the file.
+/// One test for all three, because each of them may write the file.
 #[test]
 fn the_plan_and_the_policies_in_the_docs_are_those_of_the_code() {
     let settings = example();
@@ -61,9 +61,9 @@ fn the_plan_and_the_policies_in_the_docs_are_those_of_the_code() {
 }
 
 #[test]
-fn the_template_of_cloudformation_has_each_thing_of_the_plan_under_a_name_of_its_own() {
+fn the_cloudformation_template_has_each_resource_of_the_plan_under_a_unique_name() {
     let mut settings = example();
-    // Different names that are the same in letters and digits.
+    // Different names that have the same letters and digits.
     settings.classes[1].name = "lar-ge".to_owned();
     settings.classes[0].name = "larGe".to_owned();
     let template = aws::describe(&settings).cloudformation();

@@ -1,4 +1,5 @@
-//! `greenroom aws init` on moto: what is missing is made, what is there stays, and what differs is brought in line and told.
+//! `greenroom aws init` on moto: it creates missing resources, keeps existing ones, and corrects and reports
+//! differences.
 
 use std::collections::HashMap;
 
@@ -17,7 +18,7 @@ fn settings() -> Settings {
     moto::settings(vec![large, moto::class("xlarge", 2, &["c6i.xlarge"], 3, 0)])
 }
 
-/// The same, with a launch template of its name.
+/// Like `settings`, with a launch template.
 async fn settings_with_template() -> Settings {
     let mut settings = settings();
     let name = format!("{}template", settings.queue_prefix);
@@ -54,7 +55,7 @@ fn all_are(made: &Made, outcome: &Outcome) -> bool {
 }
 
 #[tokio::test]
-async fn everything_that_is_missing_is_made_once() {
+async fn everything_that_is_missing_is_created_once() {
     let settings = settings_with_template().await;
     let first = init(&settings).await.unwrap();
     assert!(all_are(&first, &Outcome::Made), "{first}");
@@ -113,12 +114,12 @@ async fn groups_have_the_types_the_share_on_demand_and_the_size_of_their_class()
         let template = template.launch_template_specification().unwrap();
         assert_eq!(template.launch_template_name(), settings.launch_template.as_deref(), "{name}");
     }
-    // There may be none of this one.
+    // This class may have no machines of this kind.
     assert_eq!(group(&format!("{}xlarge-spot", settings.queue_prefix)).await, None);
 }
 
 #[tokio::test]
-async fn a_template_may_be_named_by_its_id_and_places_by_their_subnets() {
+async fn a_launch_template_can_be_given_by_id_and_subnets_can_be_set() {
     let mut settings = settings();
     let id = moto::launch_template(&format!("{}template", settings.queue_prefix), "c6i.large").await;
     settings.launch_template = Some(id.clone());
@@ -177,7 +178,7 @@ async fn a_group_follows_its_class_and_keeps_its_machines() {
     let changed = |message: &str| Outcome::Changed(message.to_owned());
     let made = init(&settings).await.unwrap();
     assert_eq!(outcome(&made, Kind::Group, &name), changed("MaxSize from 4 to 9"));
-    // A group that were made smaller than it is would have machines to end.
+    // A group that is made smaller than its size would have to end machines.
     settings.classes[0].max = 1;
     let made = init(&settings).await.unwrap();
     assert_eq!(outcome(&made, Kind::Group, &name), changed("MaxSize from 9 to 3"));
@@ -216,13 +217,13 @@ async fn a_table_of_another_shape_is_refused_before_anything_is_made() {
     let error = init(&settings).await.unwrap_err();
     assert!(matches!(error, AwsError::Refused { .. }), "{error:?}");
     assert!(!error.retryable());
-    assert!(error.to_string().contains("is not a runner pool's"), "{error}");
+    assert!(error.to_string().contains("is not the table of a runner pool"), "{error}");
     let client = aws_sdk_sqs::Client::new(&config().await);
     assert!(client.get_queue_url().queue_name(settings.queue("large")).send().await.is_err());
 }
 
 #[tokio::test]
-async fn a_launch_template_that_is_not_there_is_told_in_the_words_of_aws() {
+async fn a_missing_launch_template_is_reported_with_the_message_of_aws() {
     let mut settings = settings();
     settings.launch_template = Some("missing".to_owned());
     let error = init(&settings).await.unwrap_err();
@@ -231,7 +232,7 @@ async fn a_launch_template_that_is_not_there_is_told_in_the_words_of_aws() {
 }
 
 #[tokio::test]
-async fn several_at_once_do_not_disturb_each_other() {
+async fn several_inits_at_once_do_not_disturb_each_other() {
     let settings = settings_with_template().await;
     let (one, two, three) = tokio::join!(init(&settings), init(&settings), init(&settings));
     one.and(two).and(three).unwrap();

@@ -1,5 +1,5 @@
-//! moto, which stands in for AWS in tests: where it is, pools on it that no other test has, and launch templates, which the
-//! crate itself never makes. Tests inside the crate and tests of the server use this same file.
+//! moto, which stands in for AWS in tests: its address, pools that only one test uses, and launch templates, which the
+//! crate itself never creates. Tests inside the crate and tests of the server use this file too.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used)]
 
 use aws::{Class, Pace, Settings};
@@ -9,12 +9,12 @@ use tokio::net::TcpStream;
 pub const REGION: &str = "eu-central-1";
 pub const ZONE: &str = "eu-central-1a";
 
-/// Where moto is. It is shared by all tests, so each of them takes names of its own.
+/// The address of moto. All tests share it, so each test uses its own names.
 pub fn endpoint() -> String {
     std::env::var("TEST_MOTO_URL").expect("TEST_MOTO_URL is not set; ./scripts/test starts moto and sets it")
 }
 
-/// A beginning of names that no other test has.
+/// A prefix of names that no other test uses.
 pub fn prefix() -> String {
     format!("t{}-", uuid::Uuid::new_v4().simple())
 }
@@ -32,7 +32,7 @@ pub fn class(name: &str, size: u32, instance_types: &[&str], max: u32, spot_max:
     }
 }
 
-/// A pool of which nothing is there yet. Its names are no other test's.
+/// The settings of a pool that does not exist yet, with names that no other test uses.
 pub fn settings(classes: Vec<Class>) -> Settings {
     let prefix = prefix();
     Settings {
@@ -49,7 +49,8 @@ pub fn settings(classes: Vec<Class>) -> Settings {
     }
 }
 
-/// Makes everything that a pool needs, with a launch template for each class, so that its machines have its first type.
+/// Creates everything that a pool needs, with a launch template for each class. So machines have the first type of
+/// their class.
 pub async fn make(settings: &Settings) {
     for class in &settings.classes {
         let name = format!("{}{}", settings.queue_prefix, class.name);
@@ -59,8 +60,8 @@ pub async fn make(settings: &Settings) {
     }
 }
 
-/// Makes a launch template and returns its id. Machines of a group have the template's instance type at moto, whatever
-/// types the group has.
+/// Creates a launch template and returns its id. At moto, machines of a group have the template's instance type,
+/// whatever types the group has.
 pub async fn launch_template(name: &str, instance_type: &str) -> String {
     let data = [("ImageId", "ami-12345678"), ("InstanceType", instance_type)];
     let data = data.map(|(key, value)| format!("&LaunchTemplateData.{key}={value}")).concat();
@@ -74,10 +75,10 @@ pub async fn subnet() -> String {
     between(&answer, "<subnetId>", "</subnetId>").expect(&answer)
 }
 
-/// Calls EC2, for which there is no library here. moto looks for the service in the credentials, and at nothing else in them.
+/// Calls EC2, for which there is no library here. moto reads only the service's name from the credentials.
 async fn ec2(action: &str, parameters: &str) -> String {
     let endpoint = endpoint();
-    let address = endpoint.strip_prefix("http://").expect("moto speaks plain HTTP").trim_end_matches('/');
+    let address = endpoint.strip_prefix("http://").expect("moto uses plain HTTP").trim_end_matches('/');
     let body = format!("Action={action}&Version=2016-11-15{parameters}");
     let request = format!(
         "POST / HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\

@@ -1,4 +1,5 @@
-//! The pickup manager on moto's SQS: what is dropped, what goes back and how, who gets what, and when there is none.
+//! The pickup manager on moto's SQS: which messages it drops, which it returns and how, who gets which runner, and when
+//! there is none.
 
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use crate::support::{World, eventually, large, on_demand, spot, xlarge};
 const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn messages_that_cannot_be_believed_are_dropped() {
+async fn invalid_messages_are_dropped() {
     let world = World::new(vec![large(), xlarge()]).await;
     let good = world.attributes("large", UsageClass::OnDemand);
     world.send("large", "not an announcement").await;
@@ -31,10 +32,10 @@ async fn messages_that_cannot_be_believed_are_dropped() {
 }
 
 #[tokio::test]
-async fn a_message_that_does_not_fit_goes_back_as_it_was_for_three_seconds() {
+async fn a_message_that_does_not_fit_is_returned_unchanged_for_three_seconds() {
     let world = World::new(vec![large()]).await;
     let attributes = world.attributes("large", UsageClass::OnDemand);
-    // Fields that are unknown here and the order of all stay as they are.
+    // Unknown fields and the order of all fields stay unchanged.
     let body = world.announcement("i-1", &attributes, MINUTE).body().replacen('{', r#"{ "more": [1],  "#, 1);
     world.send("large", &body).await;
     let pool = world.pool().await;
@@ -46,7 +47,7 @@ async fn a_message_that_does_not_fit_goes_back_as_it_was_for_three_seconds() {
 }
 
 #[tokio::test]
-async fn a_message_is_offered_to_everyone_who_waits_before_it_goes_back() {
+async fn a_message_is_offered_to_every_waiting_request_before_it_is_returned() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-1"]).await;
@@ -70,7 +71,7 @@ async fn requests_are_served_in_the_order_of_their_arrival() {
 }
 
 #[tokio::test]
-async fn an_empty_queue_is_exhausted_for_everyone() {
+async fn an_empty_queue_is_exhausted_for_every_request() {
     let world = World::new(vec![large(), xlarge()]).await;
     let pool = world.pool().await;
     let wanted = on_demand();
@@ -79,9 +80,9 @@ async fn an_empty_queue_is_exhausted_for_everyone() {
 }
 
 #[tokio::test]
-async fn a_queue_is_exhausted_for_whom_the_same_runner_came_by_too_often() {
+async fn a_queue_is_exhausted_for_a_request_that_has_seen_the_same_runner_too_often() {
     let mut settings = crate::moto::settings(vec![large()]);
-    // What nobody wants is back at once, so that the queue is never empty.
+    // A message that does not fit is available again at once, so that the queue is never empty.
     settings.pace.redelivery = Duration::ZERO;
     let world = World::with(settings, false).await;
     let pool = world.pool().await;
@@ -92,7 +93,7 @@ async fn a_queue_is_exhausted_for_whom_the_same_runner_came_by_too_often() {
 }
 
 #[tokio::test]
-async fn who_wants_what_was_just_sent_back_waits_for_it() {
+async fn a_request_waits_for_a_fitting_message_that_was_just_returned() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-1"]).await;
@@ -113,11 +114,11 @@ async fn the_smallest_class_that_has_one_is_asked_first() {
 }
 
 #[tokio::test]
-async fn what_is_handed_to_somebody_who_is_gone_goes_back_at_once() {
+async fn a_message_for_a_cancelled_request_is_returned_at_once() {
     let world = World::new(vec![large()]).await;
     let pool = world.pool().await;
     world.idle(&pool, "large", &["i-1"]).await;
-    pool.stand_still_at(Some(aws::Step::Deleted));
+    pool.pause_at(Some(aws::Step::Deleted));
     let waiting = tokio::spawn({
         let pool = pool.clone();
         async move { pool.pick(None).await }
@@ -125,12 +126,12 @@ async fn what_is_handed_to_somebody_who_is_gone_goes_back_at_once() {
     crate::support::stands(&pool).await;
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
-    pool.stand_still_at(None);
+    pool.pause_at(None);
     assert_eq!(pool.pick(None).await.unwrap().unwrap().instance, "i-1");
 }
 
 #[tokio::test]
-async fn a_queue_that_is_missing_is_told_with_what_makes_it() {
+async fn a_missing_queue_is_reported_with_the_command_that_creates_it() {
     let mut settings = crate::moto::settings(vec![large()]);
     aws::init(&settings).await.unwrap();
     settings.queue_prefix = crate::moto::prefix();
@@ -141,8 +142,8 @@ async fn a_queue_that_is_missing_is_told_with_what_makes_it() {
 }
 
 #[tokio::test]
-async fn without_an_answer_it_is_told_that_another_try_may_help() {
-    // Nothing listens there.
+async fn without_an_answer_the_error_is_transient() {
+    // Nothing listens at this address.
     let settings =
         aws::Settings { endpoint: Some("http://127.0.0.1:1".into()), ..crate::moto::settings(vec![large()]) };
     let pool = aws::RunnerPool::connect(settings).await;
@@ -152,7 +153,7 @@ async fn without_an_answer_it_is_told_that_another_try_may_help() {
 }
 
 #[tokio::test]
-async fn the_one_in_a_hundred_that_fits_is_found_and_the_others_stay_to_be_had() {
+async fn the_one_runner_in_a_hundred_that_fits_is_found_and_the_others_stay_available() {
     let world = World::new(vec![crate::moto::class("large", 1, &["c6i.large", "r6i.large"], 200, 0)]).await;
     let pool = world.pool().await;
     let usual = world.attributes("large", UsageClass::OnDemand);

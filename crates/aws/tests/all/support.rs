@@ -1,4 +1,4 @@
-//! A pool on moto with everything that it needs, and what stands in for the agents on its runners.
+//! A pool on moto with everything that it needs, and stand-ins for the agents on its runners.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::moto;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pool of its own, and the time that all its processes have.
+/// A pool that only one test uses, and the clock of all its processes.
 pub struct World {
     pub settings: Settings,
     pub clock: Clock,
@@ -31,7 +31,7 @@ pub fn xlarge() -> Class {
 }
 
 impl World {
-    /// Only the table and the queues; runners are written without machines.
+    /// Only the table and the queues. Runners are written without machines.
     pub async fn new(classes: Vec<Class>) -> Self {
         Self::with(moto::settings(classes), false).await
     }
@@ -54,7 +54,7 @@ impl World {
         Self { settings, clock: Clock::default(), sdk }
     }
 
-    /// A process. Two of them share nothing but AWS.
+    /// A process. Two processes share only AWS.
     pub async fn pool(&self) -> RunnerPool {
         RunnerPool::with_clock(self.settings.clone(), self.clock.clone()).await
     }
@@ -63,14 +63,14 @@ impl World {
         self.settings.class(class).unwrap().offers(usage_class).next().unwrap()
     }
 
-    /// Idle runners of the class on demand, announced and heard of just now.
+    /// Writes idle on-demand runners of the class, announced and with a fresh heartbeat.
     pub async fn idle(&self, pool: &RunnerPool, class: &str, names: &[&str]) {
         let attributes = self.attributes(class, UsageClass::OnDemand);
         let runners: Vec<_> = names.iter().map(|name| ((*name).to_owned(), attributes.clone())).collect();
         pool.fill(&runners).await.unwrap();
     }
 
-    /// Machines of a group, which are asked for and come up at once at moto.
+    /// Requests machines of a group, which start at once at moto.
     pub async fn machines(&self, class: &str, usage_class: UsageClass, number: i32) -> Vec<String> {
         let client = aws_sdk_autoscaling::Client::new(&self.sdk);
         let group = self.settings.group(class, usage_class);
@@ -79,7 +79,7 @@ impl World {
         self.listed(class, usage_class).await
     }
 
-    /// The machines that a group has.
+    /// The machines of a group.
     pub async fn listed(&self, class: &str, usage_class: UsageClass) -> Vec<String> {
         let group = self.described(class, usage_class).await;
         group.instances().iter().map(|instance| instance.instance_id().unwrap().to_owned()).collect()
@@ -89,7 +89,7 @@ impl World {
         self.described(class, usage_class).await.desired_capacity().unwrap()
     }
 
-    /// The types of machines that a group starts.
+    /// The instance types that a group starts.
     pub async fn types_of(&self, group: &str) -> Vec<String> {
         let group = self.described_group(group).await;
         let template = group.mixed_instances_policy().unwrap().launch_template().unwrap();
@@ -106,14 +106,14 @@ impl World {
         answer.auto_scaling_groups.unwrap().pop().unwrap()
     }
 
-    /// Ends a machine as AWS does with spot machines: its group knows, and nobody else.
+    /// Ends a machine as AWS does with spot machines: only its group notices.
     pub async fn take_away(&self, instance: &str) {
         let client = aws_sdk_autoscaling::Client::new(&self.sdk);
         let call = client.terminate_instance_in_auto_scaling_group().instance_id(instance);
         call.should_decrement_desired_capacity(true).send().await.unwrap();
     }
 
-    /// What a process writes that dies before it has ended the machine.
+    /// Writes what a process writes that dies before it has ended the machine.
     pub async fn terminate_in_table(&self, instance: &str) {
         let client = aws_sdk_dynamodb::Client::new(&self.sdk);
         let call = client.update_item().table_name(&self.settings.table);
@@ -129,13 +129,13 @@ impl World {
         (client, url.queue_url.unwrap())
     }
 
-    /// Puts a text into the queue of a class.
+    /// Sends a text to the queue of a class.
     pub async fn send(&self, class: &str, body: &str) {
         let (client, url) = self.queue(class).await;
         client.send_message().queue_url(url).message_body(body).send().await.unwrap();
     }
 
-    /// How many messages a queue has, those that are delayed and those that somebody has received included.
+    /// How many messages a queue has, including delayed and received ones.
     pub async fn messages(&self, class: &str) -> usize {
         let mut all = 0;
         for name in [
@@ -158,7 +158,7 @@ impl World {
         answer.attributes.unwrap()[&name].parse().unwrap()
     }
 
-    /// The next message of a queue, and for how many milliseconds nobody could receive it.
+    /// The next message of a queue, and for how many milliseconds it could not be received.
     pub async fn receive(&self, class: &str) -> (String, i64) {
         let (client, url) = self.queue(class).await;
         let receive = async || {
@@ -191,13 +191,13 @@ pub fn on_demand() -> Requirements {
     Requirements::default()
 }
 
-/// Stands in for the agent of a runner: is heard of, takes what it is claimed for, and gives itself back when it is told to.
+/// Stands in for the agent of a runner: sends heartbeats, acknowledges claims, and releases the runner when asked.
 pub fn agent(pool: &RunnerPool, instance: &str) -> JoinHandle<()> {
     let (pool, instance) = (pool.clone(), instance.to_owned());
     tokio::spawn(async move {
         loop {
-            let standing = pool.beat(&instance, None).await.unwrap();
-            if standing.end {
+            let reply = pool.beat(&instance, None).await.unwrap();
+            if reply.end {
                 return;
             }
             let Some(run) = pool.await_claim(&instance, Duration::from_secs(1)).await.unwrap() else { continue };
@@ -212,21 +212,21 @@ pub fn agent(pool: &RunnerPool, instance: &str) -> JoinHandle<()> {
     })
 }
 
-/// Waits until there is something.
+/// Waits until `probe` returns a value.
 pub async fn eventually<T>(what: &str, probe: impl AsyncFn() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "there was never {what}");
+        assert!(Instant::now() < deadline, "timeout: there was never {what}");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Waits until a call stands still at its step.
+/// Waits until a call has stopped at its step.
 pub async fn stands(pool: &RunnerPool) {
-    eventually("a call that stands still", async || (pool.standing() > 0).then_some(())).await;
+    eventually("a call that has stopped at its step", async || (pool.paused() > 0).then_some(())).await;
 }
 
 pub async fn runner(pool: &RunnerPool, instance: &str) -> Runner {

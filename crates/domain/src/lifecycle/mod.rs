@@ -57,7 +57,7 @@ pub enum Overdue {
 
 /// The facts about a bot that the decision needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct LifecycleState {
     /// The current status.
     pub status: Status,
     /// Whether its user has asked it to leave.
@@ -68,7 +68,7 @@ pub struct Standing {
     pub exit_code: Option<i64>,
 }
 
-impl Standing {
+impl LifecycleState {
     /// A bot that is stopping, or was asked to stop, may end without having joined.
     fn left_without_joining(&self) -> bool {
         !self.has_joined && !self.stop_asked && !matches!(self.status, Active | Status::Stopping)
@@ -91,7 +91,7 @@ pub enum Verdict {
 
 /// The kind of a trigger, which is the key of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum On {
+pub enum TriggerKind {
     /// The bot reports for the first time that it runs.
     Started,
     /// The bot reports that it runs under a new connection.
@@ -120,7 +120,7 @@ pub enum On {
 
 /// The source of a rule's trigger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Speaker {
+pub enum TriggerSource {
     /// The bot, with a callback.
     Bot,
     /// The user, with the API.
@@ -148,9 +148,9 @@ pub enum Because {
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
     /// The trigger.
-    pub on: On,
+    pub on: TriggerKind,
     /// The source of the trigger.
-    pub speaker: Speaker,
+    pub source: TriggerSource,
     /// The statuses in which the rule applies.
     pub from: &'static [Status],
     /// The status that follows.
@@ -167,88 +167,88 @@ const OPEN: &[Status] = &Status::OPEN;
 /// The table. Rows are in the order of a bot's life.
 pub const TABLE: &[Rule] = &[
     Rule {
-        on: On::Started,
-        speaker: Speaker::Bot,
+        on: TriggerKind::Started,
+        source: TriggerSource::Bot,
         from: &[Reserved],
         to: Starting,
         because: Because::Nothing,
         holds_in: &[Starting, Status::AwaitingAdmission, Status::NeedsHelp, Active, Status::Stopping],
     },
     Rule {
-        on: On::Restarted,
-        speaker: Speaker::Bot,
+        on: TriggerKind::Restarted,
+        source: TriggerSource::Bot,
         from: IN_SLOT,
         to: Starting,
         because: Because::Always(&Reason::Restarted),
         holds_in: &[Status::Stopping],
     },
     Rule {
-        on: On::AwaitingAdmission,
-        speaker: Speaker::Bot,
+        on: TriggerKind::AwaitingAdmission,
+        source: TriggerSource::Bot,
         from: &[Starting, Status::NeedsHelp],
         to: Status::AwaitingAdmission,
         because: Because::Own,
         holds_in: &[Status::AwaitingAdmission],
     },
     Rule {
-        on: On::NeedsHelp,
-        speaker: Speaker::Bot,
+        on: TriggerKind::NeedsHelp,
+        source: TriggerSource::Bot,
         from: &[Starting, Status::AwaitingAdmission, Active],
         to: Status::NeedsHelp,
         because: Because::Own,
         holds_in: &[Status::NeedsHelp],
     },
     Rule {
-        on: On::Joined,
-        speaker: Speaker::Bot,
+        on: TriggerKind::Joined,
+        source: TriggerSource::Bot,
         from: &[Starting, Status::AwaitingAdmission, Status::NeedsHelp],
         to: Active,
         because: Because::Nothing,
         holds_in: &[Active],
     },
     Rule {
-        on: On::Stopping,
-        speaker: Speaker::Bot,
+        on: TriggerKind::Stopping,
+        source: TriggerSource::Bot,
         from: IN_SLOT,
         to: Status::Stopping,
         because: Because::Own,
         holds_in: &[Status::Stopping],
     },
     Rule {
-        on: On::StopAskedUnassigned,
-        speaker: Speaker::User,
+        on: TriggerKind::StopAskedUnassigned,
+        source: TriggerSource::User,
         from: &[Reserved],
         to: Completed,
         because: Because::Always(&Reason::Stopped),
         holds_in: &[],
     },
     Rule {
-        on: On::StopAsked,
-        speaker: Speaker::User,
+        on: TriggerKind::StopAsked,
+        source: TriggerSource::User,
         from: &[Reserved, Starting, Status::AwaitingAdmission, Status::NeedsHelp, Active],
         to: Status::Stopping,
         because: Because::Always(&Reason::Stopped),
         holds_in: &[Status::Stopping, Completed, Failed],
     },
     Rule {
-        on: On::ExitedWell,
-        speaker: Speaker::Bot,
+        on: TriggerKind::ExitedWell,
+        source: TriggerSource::Bot,
         from: OPEN,
         to: Completed,
         because: Because::OwnUnlessStopAsked(&Reason::Finished),
         holds_in: &[],
     },
     Rule {
-        on: On::ExitedUnjoined,
-        speaker: Speaker::Bot,
+        on: TriggerKind::ExitedUnjoined,
+        source: TriggerSource::Bot,
         from: &[Reserved, Starting, Status::AwaitingAdmission, Status::NeedsHelp],
         to: Failed,
         because: Because::Always(&Reason::NeverJoined),
         holds_in: &[],
     },
     Rule {
-        on: On::ExitedBadly,
-        speaker: Speaker::Bot,
+        on: TriggerKind::ExitedBadly,
+        source: TriggerSource::Bot,
         from: OPEN,
         to: Failed,
         because: Because::OwnOr(&Reason::Crashed),
@@ -275,51 +275,60 @@ pub const TABLE: &[Rule] = &[
 ];
 
 const fn overdue(which: Overdue, from: &'static [Status], to: Status, reason: &'static Reason) -> Rule {
-    Rule { on: On::Passed(which), speaker: Speaker::Keeper, from, to, because: Because::Always(reason), holds_in: &[] }
+    Rule {
+        on: TriggerKind::Passed(which),
+        source: TriggerSource::Keeper,
+        from,
+        to,
+        because: Because::Always(reason),
+        holds_in: &[],
+    }
 }
 
-/// The verdict on `trigger` for a bot with this `standing`.
-pub fn decide(standing: &Standing, trigger: &Trigger) -> Verdict {
-    let on = trigger.on(standing);
+/// The verdict on `trigger` for a bot with this `state`.
+pub fn decide(state: &LifecycleState, trigger: &Trigger) -> Verdict {
+    let on = trigger.kind(state);
     let Some(rule) = TABLE.iter().find(|rule| rule.on == on) else {
         return Verdict::Refuse;
     };
-    if rule.from.contains(&standing.status) {
-        return Verdict::Move { to: rule.to, reason: rule.because.reason(standing, trigger) };
+    if rule.from.contains(&state.status) {
+        return Verdict::Move { to: rule.to, reason: rule.because.reason(state, trigger) };
     }
-    if rule.holds_in.contains(&standing.status) {
+    if rule.holds_in.contains(&state.status) {
         return Verdict::Hold;
     }
-    if !standing.status.is_ended() {
+    if !state.status.is_ended() {
         return Verdict::Refuse;
     }
     match trigger {
-        Trigger::Exited { exit_code, .. } if standing.exit_code == Some(*exit_code) => Verdict::Hold,
+        Trigger::Exited { exit_code, .. } if state.exit_code == Some(*exit_code) => Verdict::Hold,
         _ => Verdict::Ended,
     }
 }
 
 impl Trigger {
-    fn on(&self, standing: &Standing) -> On {
-        let status = standing.status;
+    fn kind(&self, state: &LifecycleState) -> TriggerKind {
+        let status = state.status;
         match self {
-            Trigger::Started { new_session: true } if status != Reserved => On::Restarted,
-            Trigger::Started { .. } => On::Started,
-            Trigger::AwaitingAdmission { .. } => On::AwaitingAdmission,
-            Trigger::NeedsHelp { .. } => On::NeedsHelp,
-            Trigger::Joined => On::Joined,
-            Trigger::Stopping { .. } => On::Stopping,
-            Trigger::Exited { exit_code: 0, reason: None } if standing.left_without_joining() => On::ExitedUnjoined,
-            Trigger::Exited { exit_code: 0, .. } => On::ExitedWell,
-            // The user asked the bot to leave, and the bot was ended while it was leaving.
-            Trigger::Exited { reason: Some(Reason::Interrupted | Reason::Killed), .. } if standing.stop_asked => {
-                On::ExitedWell
+            Trigger::Started { new_session: true } if status != Reserved => TriggerKind::Restarted,
+            Trigger::Started { .. } => TriggerKind::Started,
+            Trigger::AwaitingAdmission { .. } => TriggerKind::AwaitingAdmission,
+            Trigger::NeedsHelp { .. } => TriggerKind::NeedsHelp,
+            Trigger::Joined => TriggerKind::Joined,
+            Trigger::Stopping { .. } => TriggerKind::Stopping,
+            Trigger::Exited { exit_code: 0, reason: None } if state.left_without_joining() => {
+                TriggerKind::ExitedUnjoined
             }
-            Trigger::Passed(Overdue::Interrupted) if standing.stop_asked => On::Passed(Overdue::StopGrace),
-            Trigger::Exited { .. } => On::ExitedBadly,
-            Trigger::StopAsked { assigned: false } if status == Reserved => On::StopAskedUnassigned,
-            Trigger::StopAsked { .. } => On::StopAsked,
-            Trigger::Passed(which) => On::Passed(*which),
+            Trigger::Exited { exit_code: 0, .. } => TriggerKind::ExitedWell,
+            // The user asked the bot to leave, and the bot was ended while it was leaving.
+            Trigger::Exited { reason: Some(Reason::Interrupted | Reason::Killed), .. } if state.stop_asked => {
+                TriggerKind::ExitedWell
+            }
+            Trigger::Passed(Overdue::Interrupted) if state.stop_asked => TriggerKind::Passed(Overdue::StopGrace),
+            Trigger::Exited { .. } => TriggerKind::ExitedBadly,
+            Trigger::StopAsked { assigned: false } if status == Reserved => TriggerKind::StopAskedUnassigned,
+            Trigger::StopAsked { .. } => TriggerKind::StopAsked,
+            Trigger::Passed(which) => TriggerKind::Passed(*which),
         }
     }
 
@@ -335,11 +344,11 @@ impl Trigger {
 }
 
 impl Because {
-    fn reason(self, standing: &Standing, trigger: &Trigger) -> Option<Reason> {
+    fn reason(self, state: &LifecycleState, trigger: &Trigger) -> Option<Reason> {
         match self {
             Because::Nothing => None,
             Because::Own => trigger.own_reason(),
-            Because::OwnUnlessStopAsked(_) if standing.stop_asked => Some(Reason::Stopped),
+            Because::OwnUnlessStopAsked(_) if state.stop_asked => Some(Reason::Stopped),
             Because::OwnUnlessStopAsked(otherwise) | Because::OwnOr(otherwise) => {
                 Some(trigger.own_reason().unwrap_or_else(|| otherwise.clone()))
             }

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn standing(status: Status) -> Standing {
-    Standing { status, stop_asked: false, has_joined: false, exit_code: None }
+fn state(status: Status) -> LifecycleState {
+    LifecycleState { status, stop_asked: false, has_joined: false, exit_code: None }
 }
 
 fn any_trigger() -> impl Strategy<Value = Trigger> {
@@ -39,7 +39,7 @@ fn any_trigger() -> impl Strategy<Value = Trigger> {
 }
 
 /// A bot that follows the verdicts, as the store does.
-fn follow(bot: &mut Standing, trigger: &Trigger) -> Verdict {
+fn follow(bot: &mut LifecycleState, trigger: &Trigger) -> Verdict {
     let verdict = decide(bot, trigger);
     if matches!(trigger, Trigger::StopAsked { .. }) && !bot.status.is_ended() {
         bot.stop_asked = true;
@@ -57,7 +57,7 @@ fn follow(bot: &mut Standing, trigger: &Trigger) -> Verdict {
 proptest! {
     #[test]
     fn an_end_is_final_whatever_comes_after_it(triggers in prop::collection::vec(any_trigger(), 1..60)) {
-        let mut bot = standing(Reserved);
+        let mut bot = state(Reserved);
         let mut end = None;
         for trigger in &triggers {
             let verdict = follow(&mut bot, trigger);
@@ -72,12 +72,12 @@ proptest! {
 
     #[test]
     fn no_move_is_outside_the_table(triggers in prop::collection::vec(any_trigger(), 1..60)) {
-        let mut bot = standing(Reserved);
+        let mut bot = state(Reserved);
         for trigger in &triggers {
-            let (before, standing) = (bot.status, bot);
+            let (before, state) = (bot.status, bot);
             if let Verdict::Move { to, .. } = follow(&mut bot, trigger) {
                 prop_assert!(
-                    TABLE.iter().any(|rule| rule.on == trigger.on(&standing) && rule.from.contains(&before) && rule.to == to),
+                    TABLE.iter().any(|rule| rule.on == trigger.kind(&state) && rule.from.contains(&before) && rule.to == to),
                     "{} to {} on {:?}", before, to, trigger
                 );
             }
@@ -89,7 +89,7 @@ proptest! {
         triggers in prop::collection::vec(any_trigger(), 0..30),
         last in any_trigger(),
     ) {
-        let mut bot = standing(Reserved);
+        let mut bot = state(Reserved);
         for trigger in &triggers {
             follow(&mut bot, trigger);
         }
@@ -110,7 +110,7 @@ proptest! {
     fn a_bot_that_its_user_stopped_ends_stopped_unless_it_crashed(
         triggers in prop::collection::vec(any_trigger(), 1..60),
     ) {
-        let mut bot = standing(Reserved);
+        let mut bot = state(Reserved);
         for trigger in &triggers {
             let asked = bot.stop_asked;
             if let Verdict::Move { to, reason } = follow(&mut bot, trigger)
@@ -131,7 +131,7 @@ proptest! {
 fn every_open_state_can_be_stopped_by_its_user() {
     for status in Status::OPEN {
         for assigned in [true, false] {
-            let verdict = decide(&standing(status), &Trigger::StopAsked { assigned });
+            let verdict = decide(&state(status), &Trigger::StopAsked { assigned });
             assert!(matches!(verdict, Verdict::Move { .. } | Verdict::Hold), "{status}: {verdict:?}");
         }
     }
@@ -140,7 +140,7 @@ fn every_open_state_can_be_stopped_by_its_user() {
 #[test]
 fn every_open_state_can_end() {
     for status in Status::OPEN {
-        let verdict = decide(&standing(status), &Trigger::Exited { exit_code: 1, reason: None });
+        let verdict = decide(&state(status), &Trigger::Exited { exit_code: 1, reason: None });
         assert_eq!(verdict, Verdict::Move { to: Failed, reason: Some(Reason::Crashed) }, "{status}");
     }
 }
@@ -150,12 +150,12 @@ fn a_bot_that_exits_with_0_and_never_joined_has_failed() {
     let exited = Trigger::Exited { exit_code: 0, reason: None };
     let failed = Verdict::Move { to: Failed, reason: Some(Reason::NeverJoined) };
     for status in [Reserved, Starting, Status::AwaitingAdmission, Status::NeedsHelp] {
-        assert_eq!(decide(&standing(status), &exited), failed, "{status}");
-        let completed = |standing, exited| matches!(decide(&standing, exited), Verdict::Move { to: Completed, .. });
-        assert!(completed(Standing { has_joined: true, ..standing(status) }, &exited), "joined before");
-        assert!(completed(Standing { stop_asked: true, ..standing(status) }, &exited), "asked to leave");
+        assert_eq!(decide(&state(status), &exited), failed, "{status}");
+        let completed = |state, exited| matches!(decide(&state, exited), Verdict::Move { to: Completed, .. });
+        assert!(completed(LifecycleState { has_joined: true, ..state(status) }, &exited), "joined before");
+        assert!(completed(LifecycleState { stop_asked: true, ..state(status) }, &exited), "asked to leave");
         let own = Trigger::Exited { exit_code: 0, reason: Some(Reason::Own("no_meeting".to_owned())) };
-        assert!(completed(standing(status), &own), "gave a reason");
+        assert!(completed(state(status), &own), "gave a reason");
     }
 }
 
@@ -164,9 +164,9 @@ fn a_bot_whose_slot_was_ended_from_outside_has_failed_unless_it_was_to_leave() {
     let exited = Trigger::Exited { exit_code: 143, reason: Some(Reason::Interrupted) };
     for trigger in [exited, Trigger::Passed(Overdue::Interrupted)] {
         let failed = Verdict::Move { to: Failed, reason: Some(Reason::Interrupted) };
-        assert_eq!(decide(&standing(Active), &trigger), failed);
+        assert_eq!(decide(&state(Active), &trigger), failed);
         let stopped = Verdict::Move { to: Completed, reason: Some(Reason::Stopped) };
-        assert_eq!(decide(&Standing { stop_asked: true, ..standing(Status::Stopping) }, &trigger), stopped);
+        assert_eq!(decide(&LifecycleState { stop_asked: true, ..state(Status::Stopping) }, &trigger), stopped);
     }
 }
 
@@ -179,18 +179,18 @@ fn a_second_rule_for_the_same_trigger_would_never_be_reached() {
 
 #[test]
 fn a_bot_may_not_join_before_it_has_started() {
-    assert_eq!(decide(&standing(Reserved), &Trigger::Joined), Verdict::Refuse);
+    assert_eq!(decide(&state(Reserved), &Trigger::Joined), Verdict::Refuse);
 }
 
 #[test]
 fn another_exit_code_after_the_end_is_no_repeat() {
-    let ended = Standing { exit_code: Some(0), ..standing(Completed) };
+    let ended = LifecycleState { exit_code: Some(0), ..state(Completed) };
     assert_eq!(decide(&ended, &Trigger::Exited { exit_code: 0, reason: None }), Verdict::Hold);
     assert_eq!(decide(&ended, &Trigger::Exited { exit_code: 1, reason: None }), Verdict::Ended);
 }
 
 #[test]
 fn a_deadline_that_passes_after_the_bot_moved_on_changes_nothing() {
-    assert_eq!(decide(&standing(Active), &Trigger::Passed(Overdue::NoJoin)), Verdict::Refuse);
-    assert_eq!(decide(&standing(Completed), &Trigger::Passed(Overdue::NoJoin)), Verdict::Ended);
+    assert_eq!(decide(&state(Active), &Trigger::Passed(Overdue::NoJoin)), Verdict::Refuse);
+    assert_eq!(decide(&state(Completed), &Trigger::Passed(Overdue::NoJoin)), Verdict::Ended);
 }

@@ -97,7 +97,7 @@ impl fmt::Display for Platform {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownPlatform {
     /// The name is unknown.
-    #[error("unknown platform: it is one of google_meet, teams, zoom")]
+    #[error("unknown platform; the platforms are google_meet, teams, zoom")]
     Unknown,
     /// A meeting service that bots cannot join.
     #[error("{0} is not supported yet; the platforms are google_meet, teams, zoom")]
@@ -120,7 +120,7 @@ impl FromStr for Platform {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum MeetingError {
     /// The text is not a known form of meeting link.
-    #[error("this is not a meeting link that is understood; the links understood are {UNDERSTOOD_FORMS}")]
+    #[error("this is not a known meeting link; the known links are {UNDERSTOOD_FORMS}")]
     NotUnderstood,
     /// The link belongs to this platform, but does not lead to a meeting.
     #[error(
@@ -130,10 +130,10 @@ pub enum MeetingError {
     )]
     NotAMeeting(Platform),
     /// A meeting service that bots cannot join.
-    #[error("{0} is not supported yet; the links understood are {UNDERSTOOD_FORMS}")]
+    #[error("{0} is not supported yet; the known links are {UNDERSTOOD_FORMS}")]
     NotSupported(&'static str),
     /// A personal Zoom link with a name that Zoom does not allow.
-    #[error("the name in this personal Zoom link cannot be one: Zoom's have {}", zoom::NAME_FORM)]
+    #[error("the name in this personal Zoom link is not valid: it must have {}", zoom::NAME_FORM)]
     NotAPersonalName,
     /// The text is not a native id of this platform.
     #[error("this is not a {} meeting id; it must be {}", .0.label(), .0.id_form())]

@@ -107,7 +107,7 @@ fn candidate(draft: &mut Draft<'_>, bot: &OpenBot, may_provision: bool) -> Optio
     let pools = pools.filter(|pool| may_provision || !pool.provisioned_per_bot());
     let sized = pools.filter_map(|pool| {
         let size = pool.size_of_new(bot.requirements.as_ref())?;
-        Some(((pool.provisioned_per_bot(), size, pool.config_position), pool.name.clone()))
+        Some(((pool.provisioned_per_bot(), size, pool.fill_order), pool.name.clone()))
     });
     sized.min().map(|(_, pool)| Candidate::New(pool))
 }

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 
 use super::queue::Order;
-use crate::lifecycle::Standing;
+use crate::lifecycle::LifecycleState;
 use crate::{BotId, ConnectionId, Platform, Requirements, ShownStatus, SlotName, Status, UserId};
 
 /// A bot that has not ended.
@@ -75,9 +75,9 @@ impl OpenBot {
     }
 
     /// The facts that the lifecycle needs.
-    pub fn standing(&self) -> Standing {
+    pub fn lifecycle_state(&self) -> LifecycleState {
         let Self { status, stop_asked, has_joined, .. } = *self;
-        Standing { status, stop_asked, has_joined, exit_code: None }
+        LifecycleState { status, stop_asked, has_joined, exit_code: None }
     }
 
     /// Its status as users see it.
@@ -103,8 +103,8 @@ pub struct EndedBot {
 
 impl EndedBot {
     /// The facts that the lifecycle needs.
-    pub fn standing(&self) -> Standing {
+    pub fn lifecycle_state(&self) -> LifecycleState {
         let Self { status, stop_asked, exit_code, .. } = *self;
-        Standing { status, stop_asked, has_joined: false, exit_code }
+        LifecycleState { status, stop_asked, has_joined: false, exit_code }
     }
 }

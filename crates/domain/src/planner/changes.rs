@@ -80,6 +80,8 @@ pub struct NewBot {
     pub job: usize,
     /// Its id.
     pub id: BotId,
+    /// Who requested it: its user or an operator.
+    pub actor: Actor,
     /// Whether an agent waits in its slot, so that its first callback is expected from now on.
     pub is_awaited: bool,
 }

@@ -3,6 +3,7 @@
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use crate::event::Actor;
 use crate::lifecycle::Overdue;
 use crate::{
     Attributes, BotId, ConnectionId, KeyId, Platform, Reason, Requirements, SlotClaim, SlotName, Status, UserId,
@@ -33,8 +34,8 @@ pub struct ReserveRequest {
     pub id: BotId,
     /// The user who asks.
     pub user: UserId,
-    /// The API key of the request.
-    pub key: KeyId,
+    /// The API key of the request; `None` if an operator asks for the user.
+    pub key: Option<KeyId>,
     /// The platform of the meeting.
     pub platform: Platform,
     /// The platform's own id of the meeting.
@@ -47,6 +48,13 @@ pub struct ReserveRequest {
     pub requirements: Option<Requirements>,
     /// The idempotency key, with a hash of the request.
     pub idempotency: Option<(String, String)>,
+}
+
+impl ReserveRequest {
+    /// Who asks.
+    pub fn actor(&self) -> Actor {
+        if self.key.is_some() { Actor::User } else { Actor::Operator }
+    }
 }
 
 /// The end of a bot.
@@ -77,6 +85,9 @@ pub enum SlotEvent {
     Cleared { bot: BotId },
     /// An agent process waits in it with the slot's current token.
     AgentWaits { claim: SlotClaim, agent: String },
+    /// The agent that waits in the slot has no command that is ready, so the slot may get no bot. With `left`, the agent
+    /// has closed its connection without a report.
+    NotReady { claim: SlotClaim, agent: String, left: bool },
     /// The slot was started for its bot, or made without a bot, by this holder of its deployment.
     Started { bot: Option<BotId>, provider_ref: String, recipe: Option<String>, holder: Uuid },
     /// This holder dropped the deployment before it started, because it is no longer needed.
@@ -99,7 +110,7 @@ pub enum SlotEvent {
     /// without a bot, since `since`. If `counts` is true, this is one recovery attempt.
     Lost { since: Timestamp, counts: bool },
     /// An unknown process runs in the slot, which has been idle since `since`.
-    Stray { since: Timestamp },
+    UnknownProcess { since: Timestamp },
     /// The slot was to be stopped, and nothing runs in it any more.
     Stopped,
     /// It is to take no more bots.
@@ -150,13 +161,13 @@ pub enum Refusal {
     #[error("no pool serves {0}")]
     NoPool(Platform),
     /// No slot for this platform could ever meet the requirements.
-    #[error("no slot for {0} could ever meet them")]
+    #[error("no slot for {0} can meet these requirements")]
     NothingFits(Platform),
     /// The priority is below the least number that the user may give.
-    #[error("must be at least {min}, your min_priority")]
+    #[error("must be at least {min}, the lowest priority that you may use")]
     PriorityTooLow { min: i64 },
     /// The user already has a bot at this meeting.
-    #[error("a bot of yours is already at this meeting")]
+    #[error("you already have a bot at this meeting")]
     DuplicateBot(BotId),
     /// The user has reached the limit of running bots.
     #[error("{running} of {limit} bots are running")]
@@ -186,6 +197,6 @@ pub struct WarmReport {
     pub let_go: u64,
     /// Slots that were not needed for long and are stopped.
     pub stopped: u64,
-    /// Slots that ran an old image and restart with the new one.
+    /// Slots that ran an old image, or a command that was ready for too long, and restart.
     pub replaced: u64,
 }

@@ -131,9 +131,9 @@ fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> C
     if !queued.is_empty() {
         draft.act(Action::WatchQueue);
     }
-    for id in draft.changes.new_bots.iter().map(|new| new.id).collect::<Vec<_>>() {
+    for (id, actor) in draft.changes.new_bots.iter().map(|new| (new.id, new.actor)).collect::<Vec<_>>() {
         if let Some(user) = draft.bot(id).filter(|bot| bot.slot.is_none()).map(|bot| bot.user) {
-            draft.record_created(id, user, None);
+            draft.record_created(id, user, None, actor);
         }
     }
     let mut changes = draft.changes;

@@ -344,7 +344,7 @@ impl Snapshot {
     pub fn set_pool(&mut self, name: &str, pool: Option<Pool>) {
         match (pool, self.pools.get_mut(name)) {
             (Some(pool), Some(state)) => {
-                let stays = (state.pool.platform, state.pool.config_position) == (pool.platform, pool.config_position);
+                let stays = (state.pool.platform, state.pool.fill_order) == (pool.platform, pool.fill_order);
                 state.pool = pool;
                 if stays {
                     return;
@@ -358,7 +358,7 @@ impl Snapshot {
             self.by_platform.entry(pool.platform).or_default().push(pool.name.clone());
         }
         for names in self.by_platform.values_mut() {
-            let position = |name: &String| self.pools.get(name).and_then(|state| state.pool.config_position);
+            let position = |name: &String| self.pools.get(name).and_then(|state| state.pool.fill_order);
             names.sort_by_key(|name| (position(name).is_none(), position(name), name.clone()));
         }
     }

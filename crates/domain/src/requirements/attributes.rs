@@ -40,7 +40,7 @@ pub fn is_class_name(name: &str) -> bool {
 
 /// A text that is not a list of attributes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` says no attributes of a slot")]
+#[error("`{0}` is not a list of slot attributes")]
 pub struct MalformedAttributes(pub String);
 
 /// The stored form: `large on-demand c6i.large 2 4096`, with a dash for unknown attributes.

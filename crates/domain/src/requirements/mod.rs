@@ -33,7 +33,7 @@ pub enum UsageClass {
 
 /// A text that is not a usage class.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a usage class; known are on-demand, spot")]
+#[error("`{0}` is not a usage class; the classes are on-demand, spot")]
 pub struct UnknownUsageClass(pub String);
 
 text_enum!(UsageClass, UnknownUsageClass { OnDemand = "on-demand", Spot = "spot" });

@@ -20,14 +20,14 @@ pub struct Patterns(Vec<String>);
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternsError {
     /// The list is empty.
-    #[error("has no pattern; write some, separated by spaces, such as `c* m5.large`, or leave it out")]
+    #[error("has no pattern; write patterns with spaces between them, such as `c* m5.large`, or leave the field out")]
     Empty,
     /// The list is too long.
     #[error("has more than {MOST_PATTERNS} patterns, or more than {LONGEST} characters")]
     TooMany,
     /// No name can match this pattern.
     #[error(
-        "has the pattern `{0}`, which no name of an instance type can meet: letters, digits, `.`, `_` and `-`, with * for any"
+        "has the pattern `{0}`, which matches no instance type: use letters, digits, `.`, `_`, `-`, and * for any text"
     )]
     Impossible(String),
 }

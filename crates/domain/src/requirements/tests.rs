@@ -34,11 +34,11 @@ fn plainly_fits(wanted: &Requirements, slot: &Attributes) -> bool {
             return false;
         }
     }
-    let said = wanted.allowed_instance_types.clone().map(String::from);
-    let Some(name) = &slot.instance_type else { return said.is_none() };
+    let patterns = wanted.allowed_instance_types.clone().map(String::from);
+    let Some(name) = &slot.instance_type else { return patterns.is_none() };
     let letters: Vec<char> = name.chars().collect();
-    let said = said.unwrap_or_else(|| "c* m* r*".to_owned());
-    said.split(' ').any(|pattern| plainly_meets(&letters, &pattern.chars().collect::<Vec<_>>()))
+    let patterns = patterns.unwrap_or_else(|| "c* m* r*".to_owned());
+    patterns.split(' ').any(|pattern| plainly_meets(&letters, &pattern.chars().collect::<Vec<_>>()))
 }
 
 fn wanted() -> impl Strategy<Value = Requirements> {
@@ -83,9 +83,9 @@ proptest! {
 
     #[test]
     fn a_name_meets_a_pattern_exactly_when_it_plainly_does(name in "[abA.]{0,8}", pattern in "[ab.*]{1,8}") {
-        let (letters, said): (Vec<char>, Vec<char>) = (name.chars().collect(), pattern.chars().collect());
+        let (letters, pattern_letters): (Vec<char>, Vec<char>) = (name.chars().collect(), pattern.chars().collect());
         let patterns = Patterns::try_from(pattern).unwrap();
-        prop_assert_eq!(patterns.allow(&name), plainly_meets(&letters, &said));
+        prop_assert_eq!(patterns.allow(&name), plainly_meets(&letters, &pattern_letters));
     }
 
     #[test]
@@ -127,7 +127,7 @@ fn patterns_that_nothing_can_meet_are_refused() {
 }
 
 #[test]
-fn who_asks_for_nothing_takes_anything_and_who_asks_for_something_is_not_given_a_spot() {
+fn no_requirements_accept_any_slot_and_other_requirements_do_not_accept_spot_by_default() {
     let spot = Attributes { usage_class: UsageClass::Spot, cpu: 2, ..Attributes::default() };
     assert!(fits(None, &spot));
     let asks = Requirements { cpu: Some(2), ..Requirements::default() };

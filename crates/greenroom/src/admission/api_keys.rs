@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_key_is_not_read_as_one() {
+    fn an_invalid_key_is_not_parsed() {
         for text in ["", "grk_", "grk_short_x", "gra_AAAAAAAAAAAAAAAAAAAAAA_x", "grk_ééééééééééééééééééééééé"]
         {
             assert!(ApiKey::parse(text).is_none(), "{text}");

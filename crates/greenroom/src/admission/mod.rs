@@ -3,11 +3,14 @@
 //!
 //! - this file: authentication
 //! - [`api_keys`]: API keys and the admin token
-//! - [`known`]: keys that were recently looked up
+//! - [`key_cache`]: keys that were recently looked up
 //! - [`users`]: creating users and rotating keys
+//! - [`browser_sessions`], [`session_cache`]: people who signed in with a browser
 
 pub mod api_keys;
-pub mod known;
+pub mod browser_sessions;
+pub mod key_cache;
+pub mod session_cache;
 pub mod users;
 
 use std::sync::Arc;
@@ -20,7 +23,8 @@ use crate::context::Context;
 use crate::random::{NoRandomness, Random};
 use crate::store::{KeyRow, Store, StoreError};
 use api_keys::ApiKey;
-use known::{KnownKeys, Recalled};
+use key_cache::{CachedKey, KeyCache};
+use session_cache::SessionCache;
 
 /// A placeholder as long as a hash that no key can have.
 const NO_HASH: &str = "----------------------------------------------------------------";
@@ -30,7 +34,8 @@ pub struct Admission {
     store: Store,
     clock: Clock,
     random: Random,
-    known: Arc<KnownKeys>,
+    key_cache: Arc<KeyCache>,
+    session_cache: Arc<SessionCache>,
 }
 
 /// A user's request for a bot.
@@ -54,6 +59,8 @@ pub struct BotRequest {
 pub enum AdmissionError {
     #[error("the API key is not known, or no longer valid")]
     Unauthorized,
+    #[error("the browser session has ended; sign in again with POST /session")]
+    SessionEnded,
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error(transparent)]
@@ -63,21 +70,21 @@ pub enum AdmissionError {
 impl Admission {
     pub fn new(context: Context) -> Self {
         let Context { store, clock, random } = context;
-        Self { store, clock, random, known: Arc::default() }
+        Self { store, clock, random, key_cache: Arc::default(), session_cache: Arc::default() }
     }
 
     /// Returns the user whose key this is, or was a few seconds ago.
     pub async fn authenticate(&self, key: &ApiKey) -> Result<UserId, AdmissionError> {
-        match self.recall(key) {
-            Recalled::Good(user) => Ok(user),
-            Recalled::Bad => Err(AdmissionError::Unauthorized),
-            Recalled::Stale | Recalled::Unseen => self.look_up(key).await,
+        match self.cached_key(key) {
+            CachedKey::Valid(user) => Ok(user),
+            CachedKey::Invalid => Err(AdmissionError::Unauthorized),
+            CachedKey::Stale | CachedKey::Missing => self.look_up(key).await,
         }
     }
 
     /// Returns the cached state of a key, without the database.
-    pub fn recall(&self, key: &ApiKey) -> Recalled {
-        self.known.recall(&key.hash(), self.clock.now())
+    pub fn cached_key(&self, key: &ApiKey) -> CachedKey {
+        self.key_cache.get(&key.hash(), self.clock.now())
     }
 
     /// Looks a key up in the database, and caches the result.
@@ -85,8 +92,8 @@ impl Admission {
         let found = self.store.key(key.id).await?.map(|(row, _)| row);
         let user = self.check(key, found.as_ref());
         match &user {
-            Ok(user) => self.known.is_good(key.hash(), *user, found.and_then(|row| row.expires_at)),
-            Err(_) => self.known.is_bad(key.hash()),
+            Ok(user) => self.key_cache.insert_valid(key.hash(), *user, found.and_then(|row| row.expires_at)),
+            Err(_) => self.key_cache.insert_invalid(key.hash()),
         }
         user
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use super::api_keys::ApiKey;
 use super::{Admission, AdmissionError};
-use crate::store::{Changed, KeyRow, Tx, UserChange, UserRow};
+use crate::store::{Changed, KeyRow, NewAuditEntry, Tx, UserChange, UserRow};
 
 /// A user as an operator asks for it.
 #[derive(Clone, Debug)]
@@ -22,10 +22,17 @@ pub struct NewUser {
 }
 
 impl Admission {
-    /// Creates a user and its first key.
-    pub async fn create_user(&self, new: NewUser) -> Result<(UserRow, ApiKey), AdmissionError> {
+    /// Creates a user and its first key. The audit entry is about this user.
+    pub async fn create_user(
+        &self,
+        new: NewUser,
+        audit: Option<NewAuditEntry>,
+    ) -> Result<(UserRow, ApiKey), AdmissionError> {
         let mut tx = self.store.for_users().begin().await?;
         let made = self.create_user_in(&mut tx, new).await?;
+        if let Some(entry) = audit {
+            tx.record_audit(&entry.about(made.0.id), made.0.created_at).await?;
+        }
         tx.commit().await?;
         tracing::info!(user = %made.0.id, "user created");
         Ok(made)
@@ -52,7 +59,12 @@ impl Admission {
     }
 
     /// Changes a user. `None` when there is no user with this id.
-    pub async fn change_user(&self, id: UserId, change: UserChange) -> Result<Option<UserRow>, AdmissionError> {
+    pub async fn change_user(
+        &self,
+        id: UserId,
+        change: UserChange,
+        audit: Option<NewAuditEntry>,
+    ) -> Result<Option<UserRow>, AdmissionError> {
         let now = self.clock.now();
         let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;
         let Some(mut user) = tx.hold_user(id).await? else { return Ok(None) };
@@ -64,13 +76,21 @@ impl Admission {
         user.data = change.data.unwrap_or(user.data);
         user.updated_at = now;
         tx.update_user(&user).await?;
+        if let Some(entry) = audit {
+            tx.record_audit(&entry.about(id), now).await?;
+        }
         tx.commit().await?;
         tracing::info!(user = %user.id, max_concurrent_bots = user.max_concurrent_bots, "user changed");
         Ok(Some(user))
     }
 
     /// Creates a new key; earlier keys expire after `grace`. `None` when there is no user with this id.
-    pub async fn rotate_key(&self, id: UserId, grace: Duration) -> Result<Option<ApiKey>, AdmissionError> {
+    pub async fn rotate_key(
+        &self,
+        id: UserId,
+        grace: Duration,
+        audit: Option<NewAuditEntry>,
+    ) -> Result<Option<ApiKey>, AdmissionError> {
         let now = self.clock.now();
         let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;
         if tx.hold_user(id).await?.is_none() {
@@ -78,8 +98,14 @@ impl Admission {
         }
         tx.expire_keys(id, now.saturating_add(grace).unwrap_or(Timestamp::MAX)).await?;
         let key = self.insert_key(&mut tx, id, now).await?;
+        // A browser has to sign in again, also while the old keys are still valid.
+        tx.delete_browser_sessions_of(id).await?;
+        if let Some(entry) = audit {
+            tx.record_audit(&entry.about(id), now).await?;
+        }
         tx.commit().await?;
-        self.known.forget(id);
+        self.key_cache.forget(id);
+        self.session_cache.forget_user(id);
         tracing::info!(user = %id, key = %key.id, "API key rotated");
         Ok(Some(key))
     }

@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use domain::{BotId, UserId};
+use domain::{AuditAction, BotId, UserId};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -17,9 +17,9 @@ use super::dto::{Bots, OneBot, UserDto};
 use super::extract::{Asked, Id, Json, Operator, document, read_json};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
-use super::reading::{Page, Which, bots_page, is_last, with_sessions};
+use super::reading::{Page, Which, any_users, bots_page, is_last, with_sessions};
 use crate::admission::users::NewUser;
-use crate::store::UserChange;
+use crate::store::{NewAuditEntry, UserChange};
 
 const MOST_BOTS: i64 = 1_000_000;
 const LONGEST_TEXT: usize = 255;
@@ -58,7 +58,7 @@ fn email(email: String) -> Result<String, Problem> {
     let fits = email.len() <= LONGEST_TEXT
         && email.split_once('@').is_some_and(|(name, host)| !name.is_empty() && !host.is_empty())
         && !email.chars().any(|c| c.is_whitespace() || c.is_control());
-    if fits { Ok(email) } else { Err(Problem::invalid("email", "is not an address such as ada@example.com")) }
+    if fits { Ok(email) } else { Err(Problem::invalid("email", "must be an email address, such as ada@example.com")) }
 }
 
 fn short(field: &str, text: String) -> Result<String, Problem> {
@@ -88,7 +88,7 @@ fn limit(limit: i64) -> Result<i64, Problem> {
 )]
 pub async fn create_user(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Json(body): Json<NewUserBody>,
 ) -> Result<(StatusCode, axum::Json<UserWithKey>), Problem> {
     let new = NewUser {
@@ -99,7 +99,9 @@ pub async fn create_user(
         min_priority: body.min_priority.unwrap_or(0).into(),
         data: document("data", body.data.unwrap_or_default())?,
     };
-    let (user, key) = app.admission.create_user(new).await?;
+    let audit = operator.audit(AuditAction::UserCreated);
+    let audit = audit.with("max_concurrent_bots", new.max_concurrent_bots).with("min_priority", new.min_priority);
+    let (user, key) = app.admission.create_user(new, Some(audit)).await?;
     Ok((StatusCode::CREATED, axum::Json(UserWithKey { user: user.into(), api_key: key.reveal().to_owned() })))
 }
 
@@ -161,7 +163,7 @@ pub async fn user(State(app): State<App>, _: Operator, Id(id): Id<UserId>) -> Re
 }
 
 /// Tells `null` from absent: the first takes the value away, the second leaves it.
-fn said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
+fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Option<String>>, D::Error> {
     Option::deserialize(deserializer).map(Some)
 }
 
@@ -172,7 +174,7 @@ pub struct UserChangeBody {
     pub email: Option<String>,
     pub name: Option<String>,
     /// `null` removes the image.
-    #[serde(default, deserialize_with = "said")]
+    #[serde(default, deserialize_with = "present")]
     #[schema(value_type = Option<String>)]
     pub image_url: Option<Option<String>>,
     /// How many bots the user may run at once; 0 means none. A lower limit does not end bots that already run.
@@ -195,7 +197,7 @@ pub struct UserChangeBody {
 )]
 pub async fn change_user(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Id(id): Id<UserId>,
     Json(body): Json<UserChangeBody>,
 ) -> Result<axum::Json<OneUser>, Problem> {
@@ -210,8 +212,29 @@ pub async fn change_user(
         min_priority: body.min_priority.map(Into::into),
         data: body.data.map(|data| document("data", data)).transpose()?,
     };
-    let user = app.admission.change_user(id, change).await?.ok_or_else(|| Problem::not_found("user"))?;
+    let audit = audit_of(&change, operator.audit(AuditAction::UserChanged));
+    let user = app.admission.change_user(id, change, Some(audit)).await?.ok_or_else(|| Problem::not_found("user"))?;
     Ok(axum::Json(OneUser { user: user.into() }))
+}
+
+/// Names the fields that change. Of their values, only the limits are recorded: the others are about a person.
+fn audit_of(change: &UserChange, mut entry: NewAuditEntry) -> NewAuditEntry {
+    let limits = [("max_concurrent_bots", change.max_concurrent_bots), ("min_priority", change.min_priority)];
+    for (field, limit) in limits {
+        if let Some(limit) = limit {
+            entry = entry.with(field, limit);
+        }
+    }
+    let fields = [
+        ("email", change.email.is_some()),
+        ("name", change.name.is_some()),
+        ("image_url", change.image_url.is_some()),
+        ("max_concurrent_bots", change.max_concurrent_bots.is_some()),
+        ("min_priority", change.min_priority.is_some()),
+        ("data", change.data.is_some()),
+    ];
+    let changed: Vec<&str> = fields.iter().filter(|(_, changes)| *changes).map(|(field, _)| *field).collect();
+    entry.with("fields", changed)
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -240,7 +263,7 @@ pub struct NewKey {
 )]
 pub async fn rotate_key(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Id(id): Id<UserId>,
     body: Bytes,
 ) -> Result<(StatusCode, axum::Json<NewKey>), Problem> {
@@ -249,7 +272,8 @@ pub async fn rotate_key(
     if grace > LONGEST_GRACE_MS {
         return Err(Problem::invalid("old_keys_valid_for_ms", format!("must be at most {LONGEST_GRACE_MS}")));
     }
-    let key = app.admission.rotate_key(id, Duration::from_millis(grace)).await?;
+    let audit = operator.audit(AuditAction::KeyRotated).with("old_keys_valid_for_ms", grace);
+    let key = app.admission.rotate_key(id, Duration::from_millis(grace), Some(audit)).await?;
     let key = key.ok_or_else(|| Problem::not_found("user"))?;
     Ok((StatusCode::CREATED, axum::Json(NewKey { api_key: key.reveal().to_owned() })))
 }
@@ -276,7 +300,7 @@ pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>)
     security(("admin_token" = [])),
 )]
 pub async fn bot(State(app): State<App>, _: Operator, Id(id): Id<BotId>) -> Result<axum::Json<OneBot>, Problem> {
-    let bot = app.store.bot(id).await?.ok_or_else(|| Problem::not_found("bot"))?;
+    let bot = any_users(&app, id).await?;
     Ok(axum::Json(with_sessions(&app, bot).await?))
 }
 
@@ -329,9 +353,11 @@ pub struct CommandChannel {
 )]
 pub async fn assign(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Id(id): Id<BotId>,
 ) -> Result<(StatusCode, axum::Json<Value>), Problem> {
-    let assignment = app.lifecycle.assign(id).await.map_err(|error| Problem::from(error).ended_is_conflict())?;
+    let audit = operator.audit(AuditAction::BotAssigned).about(id);
+    let assignment =
+        app.lifecycle.assign(id, Some(&audit)).await.map_err(|error| Problem::from(error).ended_is_conflict())?;
     Ok((StatusCode::CREATED, axum::Json(app.deployment.assignment_data(&assignment))))
 }

@@ -126,9 +126,7 @@ impl NewBotBody {
             (None, Some((platform, Some(id)))) => {
                 Meeting::from_native_id(platform, id).map_err(|error| Problem::meeting("native_meeting_id", error))
             }
-            (None, Some((_, None))) => {
-                Err(Problem::invalid("native_meeting_id", "is missing; platform alone names no meeting"))
-            }
+            (None, Some((_, None))) => Err(Problem::invalid("native_meeting_id", "is missing; platform needs it")),
             (None, None) => {
                 Err(Problem::invalid("meeting_url", "is missing; send it, or platform and native_meeting_id"))
             }
@@ -145,7 +143,7 @@ impl NewBotBody {
         let named =
             Meeting::from_native_id(platform, id).map_err(|error| Problem::meeting("native_meeting_id", error))?;
         if named.native_id != meeting.native_id {
-            let why = format!("is {}, but meeting_url leads to {}", named.native_id, meeting.native_id);
+            let why = format!("is {}, but meeting_url is the link of {}", named.native_id, meeting.native_id);
             return Err(Problem::invalid("native_meeting_id", why));
         }
         Ok(())

@@ -16,7 +16,8 @@ use super::bot_request::NewBotBody;
 use super::dto::{BotDto, OneBot};
 use super::extract::{Id, Json, Key, User, document, read_json};
 use super::problem::{Problem, ProblemDto};
-use crate::admission::api_keys::ApiKey;
+use crate::admission::browser_sessions::UserCredential;
+use crate::lifecycle::Stopped;
 use crate::placement::Reserved;
 
 /// A bot that the server has reserved.
@@ -80,25 +81,31 @@ pub async fn start(state: State<App>, key: Key, headers: HeaderMap, body: Bytes)
     create(state, key, headers, body).await
 }
 
-async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> Result<Response, Problem> {
+async fn reserve(app: &App, key: &UserCredential, headers: &HeaderMap, body: &[u8]) -> Result<Response, Problem> {
     let bot_request = read_json::<NewBotBody>(body).and_then(|body| body.into_bot_request(headers, &app.deadlines));
     let bot_request = match bot_request {
         Ok(bot_request) => bot_request,
         Err(problem) => {
             // The reservation checks the key in its own transaction. Without one it is checked here, so that a
             // stranger learns nothing about what a good request looks like.
-            app.admission.authenticate(key).await?;
+            app.sessions.user_of(key).await?;
             return Err(problem);
         }
     };
-    let Reserved { bot, is_new, queue_position, estimated_wait_ms } =
-        app.placement.reserve(key.clone(), bot_request).await?;
+    let (user, key) = app.sessions.user_of(key).await?;
+    let reserved = app.placement.reserve_for(user, key, bot_request).await?;
+    Ok(reserved_response(reserved, "/bots"))
+}
+
+/// The response to a request for a bot, which can be read below `path`.
+pub fn reserved_response(reserved: Reserved, path: &str) -> Response {
+    let Reserved { bot, is_new, queue_position, estimated_wait_ms } = reserved;
     let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
     let mut bot = BotDto::from(bot);
     (bot.queue_position, bot.estimated_wait_ms) = (queue_position, estimated_wait_ms);
-    let location = [(LOCATION, format!("/bots/{}", bot.id))];
+    let location = [(LOCATION, format!("{path}/{}", bot.id))];
     let reserved = ReservedBot { bot, queue_position, estimated_wait_ms };
-    Ok((status, location, axum::Json(reserved)).into_response())
+    (status, location, axum::Json(reserved)).into_response()
 }
 
 /// Ask a bot to leave
@@ -115,9 +122,13 @@ async fn reserve(app: &App, key: &ApiKey, headers: &HeaderMap, body: &[u8]) -> R
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn delete(State(app): State<App>, User(user): User, Id(id): Id<BotId>) -> Result<Response, Problem> {
-    let stopped = app.lifecycle.stop(user.id, id).await?;
+    Ok(stopped_response(app.lifecycle.stop(user.id, id).await?))
+}
+
+/// The response to a request that a bot leaves.
+pub fn stopped_response(stopped: Stopped) -> Response {
     let status = if stopped.had_ended { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, axum::Json(OneBot::from(stopped.bot))).into_response())
+    (status, axum::Json(OneBot::from(stopped.bot))).into_response()
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

@@ -30,7 +30,7 @@ fn caller(Bot(claim): Bot, connection_id: Uuid) -> Caller {
 }
 
 /// The bot's own word, if it gave one that says something. What it tells must not be lost for its length.
-fn own_word(reason: Option<String>) -> Option<Reason> {
+fn reason_of_bot(reason: Option<String>) -> Option<Reason> {
     let word: String = reason?.trim().chars().take(Reason::MAX_CHARS).collect();
     (!word.is_empty()).then(|| Reason::given(word))
 }
@@ -112,7 +112,7 @@ pub async fn status(
     bot: Bot,
     Json(body): Json<StatusBody>,
 ) -> Result<axum::Json<StatusAnswer>, Problem> {
-    let reason = own_word(body.reason);
+    let reason = reason_of_bot(body.reason);
     let trigger = match body.status.as_str() {
         "awaiting_admission" => Trigger::AwaitingAdmission { reason },
         "needs_help" => Trigger::NeedsHelp { reason },
@@ -225,7 +225,7 @@ pub async fn exited(
     bot: Bot,
     Json(body): Json<ExitedBody>,
 ) -> Result<axum::Json<StatusAnswer>, Problem> {
-    let reason = own_word(body.reason);
+    let reason = reason_of_bot(body.reason);
     // The end of a bot must not be lost for a long explanation of it.
     let error = body.error.map(|text| text.chars().take(LONGEST_ERROR).collect());
     let (caller, exit_code) = (caller(bot, body.connection_id), body.exit_code.unwrap_or(NO_EXIT_CODE));

@@ -25,7 +25,7 @@ use super::problem::{Problem, ProblemDto};
 use super::reading::own;
 use super::traffic_quota::Quota;
 use crate::admission::AdmissionError;
-use crate::admission::api_keys::ApiKey;
+use crate::admission::browser_sessions::UserCredential;
 use crate::lifecycle::feed::Listener;
 use crate::store::{BotOfEvent, EventRow, StoreError};
 
@@ -71,7 +71,7 @@ pub async fn stream(
     Extension(quota): Extension<Arc<Quota>>,
     headers: HeaderMap,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
-    let user = app.admission.authenticate(&key).await?;
+    let (user, _) = app.sessions.user_of(&key).await?;
     let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or("?").to_owned());
     let last = header
         .or(query.last_event_id)
@@ -86,7 +86,7 @@ pub async fn stream(
         }
     };
     let permit = quota.open_stream()?;
-    let mut authorised = tokio::time::interval(app.limits.key_time);
+    let mut authorised = tokio::time::interval(app.limits.check_every(&key));
     authorised.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let reader = Reader {
         user,
@@ -115,7 +115,7 @@ pub async fn stream(
 struct Reader {
     app: App,
     user: UserId,
-    key: ApiKey,
+    key: UserCredential,
     /// The only bot whose events are sent, if there is one.
     bot: Option<BotId>,
     listener: Listener,
@@ -150,8 +150,9 @@ impl Reader {
                 event = self.advance() => return event,
                 () = app.stopping.cancelled() => return None,
                 _ = authorised.tick() => {
-                    // A key that was rotated away no longer listens.
-                    if let Err(AdmissionError::Unauthorized) = app.admission.authenticate(&self.key).await {
+                    // A key that was rotated away, or a session that has ended, no longer listens.
+                    let user = app.sessions.user_of(&self.key).await;
+                    if let Err(AdmissionError::Unauthorized | AdmissionError::SessionEnded) = user {
                         return None;
                     }
                 }
@@ -291,5 +292,5 @@ async fn permits(app: &App, quota: &Quota) -> Option<(OwnedSemaphorePermit, Owne
 
 /// The client comes back with its last id, and nothing is lost.
 fn unanswered(error: &StoreError) {
-    tracing::warn!(%error, "event stream ended");
+    tracing::warn!(%error, "event stream failed");
 }

@@ -1,25 +1,28 @@
 //! What handlers take from a request: who asks, the body by its type, the query by its type. Each refusal says what
 //! was wrong and names the field.
 
+use std::net::IpAddr;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, FromRequestParts, Query, Request};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
-use domain::SlotClaim;
-use domain::UserId;
+use domain::{AuditAction, SlotClaim, UserId};
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::{Map, Value};
 
 use super::App;
 use super::caller;
 use super::problem::Problem;
-use crate::admission::api_keys::{self, ApiKey};
+use crate::admission::api_keys::ApiKey;
+use crate::admission::browser_sessions::{BrowserSession, SessionOwner, UserCredential};
 use crate::lifecycle::tokens::{Claim, RunnerClaim};
 use crate::runners::Newcomer;
+use crate::store::NewAuditEntry;
 
-/// An API key that looks like one. Whose it is, if anyone's, is still to be seen.
+/// An API key that looks like one, or the session of a user. Whose key it is, if anyone's, is still to be seen.
 #[derive(Debug)]
-pub struct Key(pub ApiKey);
+pub struct Key(pub UserCredential);
 
 /// The user who asks.
 #[derive(Debug)]
@@ -33,7 +36,17 @@ pub struct Asker {
 
 /// An operator asks.
 #[derive(Debug)]
-pub struct Operator;
+pub struct Operator {
+    /// The address at the other end of the connection, whatever the headers say.
+    address: IpAddr,
+}
+
+impl Operator {
+    /// A record of what this operator does.
+    pub fn audit(&self, action: AuditAction) -> NewAuditEntry {
+        NewAuditEntry::new(action, self.address)
+    }
+}
 
 /// A bot speaks, under the token of one of its assignments.
 #[derive(Debug)]
@@ -66,14 +79,28 @@ fn bearer(parts: &Parts) -> Option<&str> {
     caller::bearer(&parts.headers)
 }
 
+/// The session of a browser, which the middleware has found.
+fn session(parts: &Parts) -> Option<&BrowserSession> {
+    parts.extensions.get::<BrowserSession>()
+}
+
 impl FromRequestParts<App> for Key {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Problem> {
-        let text = caller::credential(&parts.headers).ok_or_else(|| {
-            Problem::unauthorized("send your API key as `Authorization: Bearer <key>` or `X-API-Key: <key>`")
-        })?;
-        ApiKey::parse(text).map(Key).ok_or_else(|| Problem::unauthorized("this is not an API key"))
+        if let Some(text) = caller::credential(&parts.headers) {
+            let key = ApiKey::parse(text).ok_or_else(|| Problem::unauthorized("the value is not an API key"))?;
+            return Ok(Key(UserCredential::Key(key)));
+        }
+        match session(parts) {
+            Some(BrowserSession { token, owner: SessionOwner::User { .. }, .. }) => {
+                Ok(Key(UserCredential::Session(token.clone())))
+            }
+            Some(_) => Err(Problem::unauthorized("this call is for users, and the browser is signed in as operator")),
+            None => {
+                Err(Problem::unauthorized("send your API key as `Authorization: Bearer <key>` or `X-API-Key: <key>`"))
+            }
+        }
     }
 }
 
@@ -82,7 +109,7 @@ impl FromRequestParts<App> for User {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let Key(key) = Key::from_request_parts(parts, app).await?;
-        Ok(User(Asker { id: app.admission.authenticate(&key).await? }))
+        Ok(User(Asker { id: app.sessions.user_of(&key).await?.0 }))
     }
 }
 
@@ -90,12 +117,15 @@ impl FromRequestParts<App> for Operator {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let token = bearer(parts)
-            .ok_or_else(|| Problem::unauthorized("send the admin token as `Authorization: Bearer <token>`"))?;
-        if api_keys::same(&api_keys::hash(token), &app.admin_token_hash) {
-            Ok(Operator)
-        } else {
-            Err(Problem::unauthorized("this is not the admin token"))
+        let operator = Operator { address: caller::address(&parts.extensions) };
+        match (bearer(parts), session(parts)) {
+            (Some(token), _) if app.sessions.is_admin_token(token) => Ok(operator),
+            (Some(_), _) => Err(Problem::unauthorized("the token is not the admin token")),
+            (None, Some(BrowserSession { owner: SessionOwner::Operator, .. })) => Ok(operator),
+            (None, Some(_)) => {
+                Err(Problem::unauthorized("this call is for operators, and the browser is signed in as a user"))
+            }
+            (None, None) => Err(Problem::unauthorized("send the admin token as `Authorization: Bearer <token>`")),
         }
     }
 }
@@ -105,7 +135,7 @@ impl FromRequestParts<App> for Bot {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let token = bearer(parts)
-            .ok_or_else(|| Problem::unauthorized("send the bot's token as `Authorization: Bearer <token>`"))?;
+            .ok_or_else(|| Problem::unauthorized("send the bot token as `Authorization: Bearer <token>`"))?;
         Ok(Bot(app.lifecycle.claim(token)?))
     }
 }
@@ -114,11 +144,12 @@ impl FromRequestParts<App> for Agent {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let token = bearer(parts)
-            .ok_or_else(|| Problem::unauthorized("send the slot's token as `Authorization: Bearer <token>`"))?;
+        let token = bearer(parts).ok_or_else(|| {
+            Problem::unauthorized("send the slot token or the runner token as `Authorization: Bearer <token>`")
+        })?;
         let in_slot = app.lifecycle.slot_claim(token).map(Agent::InSlot);
         let agent = in_slot.or_else(|| app.runners.claim(token).map(Agent::OnRunner));
-        agent.ok_or_else(|| Problem::unauthorized("the token is not that of a slot"))
+        agent.ok_or_else(|| Problem::unauthorized("the token is neither a slot token nor a runner token"))
     }
 }
 
@@ -127,9 +158,9 @@ impl FromRequestParts<App> for Runner {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
         let token = bearer(parts)
-            .ok_or_else(|| Problem::unauthorized("send the runner's token as `Authorization: Bearer <token>`"))?;
+            .ok_or_else(|| Problem::unauthorized("send the runner token as `Authorization: Bearer <token>`"))?;
         let claim = app.runners.claim(token);
-        claim.map(Runner).ok_or_else(|| Problem::unauthorized("the token is not that of a runner"))
+        claim.map(Runner).ok_or_else(|| Problem::unauthorized("the token is not a runner token"))
     }
 }
 
@@ -137,11 +168,12 @@ impl FromRequestParts<App> for Newcomer {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, Problem> {
-        let token = bearer(parts)
-            .ok_or_else(|| Problem::unauthorized("send the pool's runner token as `Authorization: Bearer <token>`"))?;
+        let token = bearer(parts).ok_or_else(|| {
+            Problem::unauthorized("send the pool token or the runner token as `Authorization: Bearer <token>`")
+        })?;
         app.runners
             .newcomer(token)
-            .ok_or_else(|| Problem::unauthorized("the token is neither a pool's runner token nor a runner's own"))
+            .ok_or_else(|| Problem::unauthorized("the token is neither a pool token nor a runner token"))
     }
 }
 
@@ -234,7 +266,7 @@ fn refuse_nul(bytes: &[u8]) -> Result<(), Problem> {
     }
     let Ok(value) = serde_json::from_slice::<Value>(bytes) else { return Ok(()) };
     match find_nul(&value, String::new()) {
-        Some(path) => Err(Problem::invalid(&path, "holds a NUL character, which cannot be stored")),
+        Some(path) => Err(Problem::invalid(&path, "contains a NUL character, which cannot be stored")),
         None => Ok(()),
     }
 }

@@ -1,7 +1,5 @@
 //! For operators: who waits for a slot, who is at the deploy gate, and what is being pulled.
 
-use std::collections::BTreeMap;
-
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
@@ -15,8 +13,9 @@ use super::extract::{Asked, Operator};
 use super::pages::Pager;
 use super::problem::Problem;
 use super::reading::{Paging, is_last};
+use crate::live::{self, state::GateCell};
 use crate::providers::Pulled;
-use crate::store::{DeploymentRow, PullRow, QueuePosition};
+use crate::store::{PullRow, QueuePosition};
 
 /// Each chunk goes through the whole queue, and its rows are small.
 const LARGEST_CHUNK: i64 = 1_001;
@@ -161,14 +160,10 @@ pub struct Gate {
     pub max_concurrent: i64,
 }
 
-/// The gates of these hosts, and who is there.
-fn gates(hosts: impl IntoIterator<Item = String>, rows: &[DeploymentRow], max_concurrent: i64) -> Vec<Gate> {
-    let mut counts: BTreeMap<String, (usize, usize)> = hosts.into_iter().map(|host| (host, (0, 0))).collect();
-    for row in rows {
-        let (active, queued) = counts.entry(row.host.clone()).or_default();
-        *if row.active { active } else { queued } += 1;
+impl From<GateCell> for Gate {
+    fn from(GateCell { host, active, queued, max_concurrent }: GateCell) -> Self {
+        Self { host, active, queued, max_concurrent }
     }
-    counts.into_iter().map(|(host, (active, queued))| Gate { host, active, queued, max_concurrent }).collect()
 }
 
 /// List deployments
@@ -181,8 +176,8 @@ fn gates(hosts: impl IntoIterator<Item = String>, rows: &[DeploymentRow], max_co
 )]
 pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Json<Deployments>, Problem> {
     let rows = app.store.deployments().await?;
-    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.config_position.is_some());
-    let gates = gates(configured.map(|pool| pool.host), &rows, app.deployment.max_concurrent());
+    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.fill_order.is_some());
+    let gates = live::gates(configured.map(|pool| pool.host), &rows, app.deployment.max_concurrent());
     let entries: Vec<DeploymentEntry> = rows
         .into_iter()
         .map(|row| DeploymentEntry {
@@ -201,6 +196,6 @@ pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Json<Dep
         max_concurrent: app.deployment.max_concurrent(),
         entries,
         pulls: app.store.pulls(app.clock.now()).await?.into_iter().map(Into::into).collect(),
-        gates,
+        gates: gates.into_iter().map(Into::into).collect(),
     }))
 }

@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 use super::App;
 use super::problem::{Problem, ProblemDto};
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const AWAY: &str = "away";
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -76,7 +76,7 @@ pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> 
         return Err(Problem::unavailable("the server is stopping"));
     }
     if !app.readiness.store_takes_writes() {
-        return Err(Problem::unavailable("the database does not take writes").with("store", AWAY));
+        return Err(Problem::unavailable("the database does not accept writes").with("store", AWAY));
     }
     Ok(Json(readiness(app.lifecycle.bus.health(), app.deployment.health())))
 }
@@ -109,15 +109,15 @@ fn readiness(bus: Option<Result<(), String>>, providers: BTreeMap<String, Result
 )]
 pub async fn metrics(State(app): State<App>) -> impl IntoResponse {
     // With the database away the rest is wanted all the more; what cannot be counted is then not a number.
-    let counted = tokio::time::timeout(PATIENCE, app.store.open_bots_by_status()).await.ok().and_then(Result::ok);
+    let counted = tokio::time::timeout(TIMEOUT, app.store.open_bots_by_status()).await.ok().and_then(Result::ok);
     for status in
         ShownStatus::ALL.into_iter().filter(|status| !matches!(status, ShownStatus::Completed | ShownStatus::Failed))
     {
         let count = count_of(counted.as_deref(), |counted| *counted == status);
         metrics::gauge!("greenroom_bots", "status" => status.as_str()).set(count);
     }
-    let pools = tokio::time::timeout(PATIENCE, app.store.pools()).await.ok().and_then(Result::ok).unwrap_or_default();
-    let slots = tokio::time::timeout(PATIENCE, app.store.slots_by_status()).await.ok().and_then(Result::ok);
+    let pools = tokio::time::timeout(TIMEOUT, app.store.pools()).await.ok().and_then(Result::ok).unwrap_or_default();
+    let slots = tokio::time::timeout(TIMEOUT, app.store.slots_by_status()).await.ok().and_then(Result::ok);
     let slots = slots.map(|slots| slots.into_iter().map(|(pool, status, n)| ((pool, status), n)).collect::<Vec<_>>());
     for (pool, status) in pools.iter().flat_map(|pool| SlotStatus::ALL.map(|status| (pool, status))) {
         let count = count_of(slots.as_deref(), |(name, of)| *name == pool.name && *of == status);

@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use domain::AuditAction;
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
+use super::audit;
 use super::extract::Operator;
 use super::problem::{Problem, ProblemDto};
 use crate::keepers::driver::RunError;
@@ -44,7 +46,7 @@ pub struct Keepers {
     pub keepers: Vec<KeeperDto>,
 }
 
-fn shape(row: KeeperRow, leader: Option<String>) -> KeeperDto {
+fn keeper_dto(row: KeeperRow, leader: Option<String>) -> KeeperDto {
     KeeperDto {
         name: row.name,
         last_run: row.last_run,
@@ -66,7 +68,7 @@ fn shape(row: KeeperRow, leader: Option<String>) -> KeeperDto {
 )]
 pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Json<Keepers>, Problem> {
     let (rows, leader) = app.keepers.shown().await?;
-    let keepers = rows.into_iter().map(|row| shape(row, leader.clone())).collect();
+    let keepers = rows.into_iter().map(|row| keeper_dto(row, leader.clone())).collect();
     Ok(Json(Keepers { keepers }))
 }
 
@@ -89,10 +91,25 @@ pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Json<Keepers
 )]
 pub async fn run(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Path(keeper): Path<String>,
 ) -> Result<Json<BTreeMap<String, u64>>, Problem> {
-    match app.keepers.run(&keeper).await {
+    let ran = audit::to_end(async move {
+        let ran = app.keepers.run(&keeper).await;
+        // A run that failed, or that takes long, may have changed something too.
+        let outcome = match &ran {
+            Ok(_) => Some("done"),
+            Err(RunError::TakesLong) => Some("still_running"),
+            Err(RunError::Failed(_)) => Some("failed"),
+            Err(RunError::Unknown | RunError::Keeper(_)) => None,
+        };
+        if let Some(outcome) = outcome {
+            let entry = operator.audit(AuditAction::KeeperRun).about(&keeper).with("outcome", outcome);
+            audit::record(&app, entry).await;
+        }
+        Ok(ran)
+    });
+    match ran.await? {
         Ok(did) => Ok(Json(did.into_iter().collect())),
         Err(RunError::Unknown) => Err(Problem::not_found("keeper")),
         Err(error @ RunError::TakesLong) => {

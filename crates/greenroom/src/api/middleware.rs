@@ -3,7 +3,6 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr};
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,10 +19,12 @@ use http_body_util::BodyExt;
 use tracing::Instrument;
 
 use super::App;
-use super::caller::{self, Peer};
+use super::browser;
+use super::caller::{self, Identified};
 use super::problem::Problem;
 use super::query;
 use super::traffic_quota::{self, Quota, QuotaOwner, Reservation};
+use crate::admission::browser_sessions::{BrowserSession, UserCredential};
 
 /// The header by which a request is known, here and to its sender.
 pub const REQUEST_ID: &str = "x-request-id";
@@ -44,6 +45,19 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Self { body_bytes: 1024 * 1024, body_time: Duration::from_secs(30), key_time: Duration::from_secs(15) }
+    }
+}
+
+/// How often a stream looks at its session. It is shorter than for a key: a session ends everywhere within a second.
+pub const SESSION_TIME: Duration = Duration::from_millis(500);
+
+impl Limits {
+    /// How often a stream looks at the credential with which it was opened.
+    pub fn check_every(&self, credential: &UserCredential) -> Duration {
+        match credential {
+            UserCredential::Key(_) => self.key_time,
+            UserCredential::Session(_) => self.key_time.min(SESSION_TIME),
+        }
     }
 }
 
@@ -101,7 +115,7 @@ pub async fn handle(State(app): State<App>, request: Request, next: Next) -> Res
     drop(under_way);
     let status = response.status().as_u16();
     let took = begun.elapsed();
-    span.in_scope(|| tracing::debug!(status, took_ms = took.as_secs_f64() * 1000.0, "answered"));
+    span.in_scope(|| tracing::debug!(status, took_ms = took.as_secs_f64() * 1000.0, "request answered"));
     RequestMetrics::record(known_method(&method), route, status, took);
     response
 }
@@ -161,6 +175,10 @@ pub struct HeldReservation(#[allow(dead_code)] Arc<Reservation>);
 struct Admitted {
     quota: Arc<Quota>,
     reservation: Reservation,
+    /// The session of a browser, for handlers. They do not look at the cookie themselves.
+    session: Option<BrowserSession>,
+    /// How large the body may be.
+    body_bytes: usize,
 }
 
 /// Finds out who asks and whether there is room, and only then reads the body, as a whole: no handler waits on a slow
@@ -168,11 +186,14 @@ struct Admitted {
 /// bounds.
 pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let Admitted { quota, mut reservation } = match admit(&app, &parts).await {
+    let Admitted { quota, mut reservation, session, body_bytes } = match admit(&app, &parts).await {
         Ok(admitted) => admitted,
         Err(problem) => return refuse(&parts, body, problem).await,
     };
     parts.extensions.insert(quota.clone());
+    if let Some(session) = session {
+        parts.extensions.insert(session);
+    }
     let in_time = async {
         tokio::select! {
             () = tokio::time::sleep(app.limits.body_time) => app.limits.body_time,
@@ -183,7 +204,7 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
     let mut response = tokio::select! {
         // A body that is there already needs no timer.
         biased;
-        read = collect(body, app.limits.body_bytes) => match read {
+        read = collect(body, body_bytes) => match read {
             Ok(bytes) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
             Err(problem) => problem.into_response(),
         },
@@ -212,35 +233,37 @@ async fn admit(app: &App, request: &Parts) -> Result<Admitted, Problem> {
         let quota = app.quotas.of(&stranger(request));
         return match body {
             Some(_) => Err(no_such_path_problem()),
-            None => Ok(Admitted { reservation: quota.reserve(0).await?, quota }),
+            None => Ok(Admitted { reservation: quota.reserve(0).await?, quota, session: None, body_bytes: 0 }),
         };
     };
     if body.flatten().is_some_and(|length| length > HOPELESS) {
-        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is far too large"));
+        return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", "the body is too large"));
     }
-    let is_for_someone = caller::is_for_someone(route);
+    let needs_caller = caller::needs_caller(route);
     let quota = app.quotas.of(&stranger(request));
-    let caller = caller::identify(app, headers, route, &quota).await?;
+    browser::refuse_foreign_change(request, &app.public_url).inspect_err(|_| quota.refused())?;
+    let Identified { owner: caller, session } = caller::identify(app, headers, route, &quota).await?;
     let quota = caller.as_ref().map_or(quota, |caller| app.quotas.of(caller));
-    if is_for_someone {
-        quota.pace(&app.stopping).await?;
-        if caller.is_none() && body.is_some() {
-            quota.refused();
-            return Err(Problem::unauthorized("a request with a body needs a key or a token; GET /docs says which"));
-        }
+    if needs_caller || route == SIGN_IN {
+        quota.slow_down(&app.stopping).await?;
     }
-    if !is_for_someone || caller.is_some() {
+    if needs_caller && caller.is_none() && body.is_some() {
+        quota.refused();
+        return Err(Problem::unauthorized(
+            "a request with a body needs a key or a token; GET /docs names it for each path",
+        ));
+    }
+    if !needs_caller || caller.is_some() {
         query::refuse_unknown(method, route, &request.uri).inspect_err(|_| quota.refused())?;
     }
-    let most = app.limits.body_bytes;
+    let most = if route == SIGN_IN { SIGN_IN_BYTES } else { app.limits.body_bytes };
     let body = body.map(|length| length.and_then(|length| usize::try_from(length).ok()).unwrap_or(most).min(most));
     let reservation = quota.reserve(traffic_quota::needed(method, route, request.uri.query(), body)).await?;
-    Ok(Admitted { quota, reservation })
+    Ok(Admitted { quota, reservation, session, body_bytes: most })
 }
 
 fn stranger(request: &Parts) -> QuotaOwner {
-    let peer = request.extensions.get::<Peer>().map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0);
-    QuotaOwner::stranger(peer)
+    QuotaOwner::stranger(caller::address(&request.extensions))
 }
 
 /// Whether there is a body, and how long it says to be.
@@ -272,6 +295,9 @@ const DRAINED: usize = 1024 * 1024;
 const DRAIN_TIME: Duration = Duration::from_millis(500);
 /// How much longer a body may take once the server stops.
 const STOPPING_TIME: Duration = Duration::from_secs(3);
+/// The only call for which the server reads the body of a stranger, and how much of it.
+const SIGN_IN: &str = "/session";
+const SIGN_IN_BYTES: usize = 4 * 1024;
 /// A body that says to be larger than this is not waited for.
 const HOPELESS: u64 = 16 * 1024 * 1024;
 
@@ -289,7 +315,7 @@ async fn collect(mut body: Body, most: usize) -> Result<Bytes, Problem> {
     let mut bytes = Vec::new();
     let mut seen = 0;
     while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| Problem::malformed(format!("the body broke off: {error}")))?;
+        let frame = frame.map_err(|error| Problem::malformed(format!("the body ended too early: {error}")))?;
         let Some(data) = frame.data_ref() else { continue };
         seen += data.len();
         if seen <= most {
@@ -318,7 +344,7 @@ pub async fn no_such_path() -> Problem {
 }
 
 fn no_such_path_problem() -> Problem {
-    Problem::new(StatusCode::NOT_FOUND, "not_found", "there is nothing at this path; GET /docs shows what there is")
+    Problem::new(StatusCode::NOT_FOUND, "not_found", "this path does not exist; GET /docs lists all paths")
 }
 
 /// The path is there, with other methods.
@@ -326,6 +352,6 @@ pub async fn no_such_method() -> Problem {
     Problem::new(
         StatusCode::METHOD_NOT_ALLOWED,
         "method_not_allowed",
-        "this path does not take this method; the header Allow lists those it takes",
+        "this path does not support this method; the header Allow lists the supported methods",
     )
 }

@@ -2,28 +2,37 @@
 //! lifecycle or the store, and give the answer its shape; they decide nothing.
 //!
 //! In reading order:
-//! - [`middleware`], [`caller`], [`traffic_quota`], [`query`]: what stands around every request: who asks, and whether there is room
+//! - [`middleware`], [`caller`], [`browser`], [`traffic_quota`], [`query`]: what stands around every request: who asks, and
+//!   whether there is room
 //! - [`extract`], [`problem`], [`dto`], [`pages`]: what comes in and what goes out
-//! - [`bot_request`], [`requirements`], [`bots`], [`reading`], [`logs`], [`events`]: for users
-//! - [`callbacks`], [`agent`], [`runners`]: for bots
-//! - [`admin`], [`pools`], [`slots`], [`gate`], [`keepers`]: for operators
-//! - [`health`], [`docs`]: for everyone
+//! - [`bot_request`], [`requirements`], [`bots`], [`reading`], [`logs`], [`explain`], [`events`]: for users
+//! - [`callbacks`], [`screenshots`], [`agent`], [`runners`]: for bots
+//! - [`admin`], [`operator_bots`], [`pools`], [`slots`], [`bulk`], [`gate`], [`keepers`], [`live`], [`attention`],
+//!   [`audit`]: for operators
+//! - [`session`], [`health`], [`docs`]: for everyone
 
 pub mod admin;
 pub mod agent;
+pub mod attention;
+pub mod audit;
 pub mod bot_request;
 pub mod bots;
+pub mod browser;
+pub mod bulk;
 pub mod callbacks;
 pub mod caller;
 pub mod docs;
 pub mod dto;
 pub mod events;
+pub mod explain;
 pub mod extract;
 pub mod gate;
 pub mod health;
 pub mod keepers;
+pub mod live;
 pub mod logs;
 pub mod middleware;
+pub mod operator_bots;
 pub mod pages;
 pub mod pools;
 pub mod problem;
@@ -31,6 +40,8 @@ pub mod query;
 pub mod reading;
 pub mod requirements;
 pub mod runners;
+pub mod screenshots;
+pub mod session;
 pub mod slots;
 #[cfg(test)]
 mod tests;
@@ -47,17 +58,21 @@ use axum::routing::get;
 use domain::Deadlines;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
-use utoipa::openapi::security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{
+    ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
+};
 use utoipa::openapi::tag::TagBuilder;
 use utoipa::openapi::{Content, Info, License, OpenApi, Ref, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::admission::Admission;
+use crate::admission::browser_sessions::BrowserSessions;
 use crate::clock::Clock;
 use crate::deployment::Deployment;
 use crate::keepers::driver::Keepers;
 use crate::lifecycle::Lifecycle;
+use crate::live::Live;
 use crate::placement::Placement;
 use crate::random::Random;
 use crate::readiness::Readiness;
@@ -83,10 +98,13 @@ pub struct Inner {
     pub placement: Placement,
     pub deployment: Deployment,
     pub keepers: Keepers,
+    pub live: Live,
     pub runners: RunnerRegistry,
     pub readiness: Readiness,
     pub deadlines: Deadlines,
-    pub admin_token_hash: String,
+    pub sessions: BrowserSessions,
+    /// How users reach the server: pages there are its own.
+    pub public_url: String,
     pub limits: Limits,
     pub quotas: Quotas,
     pub metrics: PrometheusHandle,
@@ -118,11 +136,11 @@ pub fn router(app: App) -> Router {
         .route("/docs", get(docs::index))
         .route("/docs/{file}", get(docs::file))
         .route("/", get(docs::root));
-    surrounded(routes, app)
+    with_middleware(routes, app)
 }
 
 /// Puts around `routes` what stands around every request.
-fn surrounded(routes: Router<App>, app: App) -> Router {
+fn with_middleware(routes: Router<App>, app: App) -> Router {
     routes
         .fallback(middleware::no_such_path)
         .method_not_allowed_fallback(middleware::no_such_method)
@@ -154,6 +172,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(reading::events))
         .routes(routes!(reading::transcript))
         .routes(routes!(logs::of_own_bot))
+        .routes(routes!(explain::own_bot))
         .routes(routes!(events::stream))
         .routes(routes!(callbacks::started))
         .routes(routes!(callbacks::status))
@@ -162,16 +181,24 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(callbacks::exited))
         .routes(routes!(callbacks::transcript))
         .routes(routes!(logs::received))
+        .routes(routes!(screenshots::received))
         .routes(routes!(callbacks::commands))
         .routes(routes!(admin::create_user, admin::users))
         .routes(routes!(admin::user, admin::change_user))
         .routes(routes!(admin::rotate_key))
-        .routes(routes!(admin::bots))
-        .routes(routes!(admin::bot))
+        .routes(routes!(admin::bots, operator_bots::create))
+        .routes(routes!(admin::bot, operator_bots::stop))
+        .routes(routes!(operator_bots::configure))
+        .routes(routes!(operator_bots::events))
+        .routes(routes!(operator_bots::transcript))
+        .routes(routes!(bulk::bots))
         .routes(routes!(logs::of_any_bot))
+        .routes(routes!(explain::any_bot))
+        .routes(routes!(screenshots::of_any_bot))
         .routes(routes!(admin::assign))
         .routes(routes!(agent::assignment))
-        .routes(routes!(runners::register))
+        .routes(routes!(agent::not_ready))
+        .routes(routes!(runners::register, runners::pool_settings))
         .routes(routes!(runners::heartbeat))
         .routes(routes!(runners::acknowledge))
         .routes(routes!(runners::release))
@@ -182,10 +209,16 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(slots::slot, slots::delete_slot))
         .routes(routes!(slots::recover_slot))
         .routes(routes!(slots::drain_slot))
+        .routes(routes!(bulk::slots))
+        .routes(routes!(explain::slot))
+        .routes(routes!(attention::attention))
         .routes(routes!(gate::queue))
         .routes(routes!(gate::deployments))
+        .routes(routes!(live::stream))
         .routes(routes!(keepers::keepers))
         .routes(routes!(keepers::run))
+        .routes(routes!(audit::entries))
+        .routes(routes!(session::sign_in, session::show, session::sign_out))
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .routes(routes!(health::metrics))
@@ -205,8 +238,23 @@ fn with_refusals(document: &mut OpenApi) {
     }
 }
 
+/// A browser that is signed in may make every call that its key or token may.
+fn with_sessions(document: &mut OpenApi) {
+    let required = |scheme: &str| SecurityRequirement::new(scheme, [""; 0]);
+    let by_token = [required("api_key"), required("admin_token")];
+    for item in document.paths.paths.values_mut() {
+        let calls = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
+        for security in calls.into_iter().flatten().filter_map(|call| call.security.as_mut()) {
+            if by_token.iter().any(|token| security.contains(token)) {
+                security.push(required("browser_session"));
+            }
+        }
+    }
+}
+
 fn described(mut document: OpenApi) -> OpenApi {
     with_refusals(&mut document);
+    with_sessions(&mut document);
     document.info = Info::new("Greenroom", env!("CARGO_PKG_VERSION"));
     document.info.license = Some(License::new(env!("CARGO_PKG_LICENSE")));
     document.info.description = Some(
@@ -220,7 +268,7 @@ fn described(mut document: OpenApi) -> OpenApi {
             ("For users", "Request bots, and read their state and data. Needs an API key."),
             ("For bots", "Calls of bots, agents and runners. Each needs one of their tokens."),
             ("For operators", "Manage users, keys, bots, pools, slots and keepers. Needs the admin token."),
-            ("For everyone", "Read health and metrics. Needs no key or token."),
+            ("For everyone", "Sign in with a browser, read health and metrics. Needs no key or token."),
         ]
         .map(|(name, description)| TagBuilder::new().name(name).description(Some(description)).build())
         .to_vec(),
@@ -236,5 +284,10 @@ fn described(mut document: OpenApi) -> OpenApi {
     components.add_security_scheme("pool_token", bearer("The pool token with which machines register, `grp_…`"));
     components.add_security_scheme("runner_token", bearer("The runner token of one registered runner, `grr_…`"));
     components.add_security_scheme("admin_token", bearer("The admin token"));
+    let cookie = ApiKeyValue::with_description(
+        browser::COOKIE_NAME,
+        "The session of a browser, from `POST /session`. A call that changes something also needs the header `Origin`",
+    );
+    components.add_security_scheme("browser_session", SecurityScheme::ApiKey(ApiKey::Cookie(cookie)));
     document
 }

@@ -93,6 +93,6 @@ impl Pager {
 }
 
 fn unwritable(error: serde_json::Error) -> Problem {
-    tracing::error!(%error, "answer serialisation failed");
+    tracing::error!(%error, "response serialisation failed");
     Problem::internal()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use axum::Json as JsonResponse;
 use axum::extract::{Path, State};
-use domain::SlotStatus;
+use domain::{AuditAction, SlotStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -33,6 +33,10 @@ pub struct PoolDto {
     pub queued: i64,
     /// How long bots have used a slot, as a moving average in which the last bot has the weight 1/10.
     pub mean_hold_ms: Option<i64>,
+    /// The memory in bytes of the slots in which an agent runs now, as their agents measured it when they last waited;
+    /// `null` if it is not known of any.
+    #[schema(required)]
+    pub memory_bytes: Option<i64>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -47,6 +51,7 @@ pub struct OnePool {
 
 async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
     let (slots, queued) = (app.store.slots_by_status().await?, app.store.queued_by_pool().await?);
+    let memory = app.store.memory_of_pools().await?;
     let dto = |pool: PoolRow| {
         let count = |status: SlotStatus| {
             slots
@@ -63,13 +68,14 @@ async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
             min_idle: pool.min_idle,
             standby: if pool.hot { "running" } else { "stopped" },
             mean_hold_ms: pool.mean_hold_ms,
+            memory_bytes: memory.get(&pool.name).map(|memory| memory.bytes),
             name: pool.name,
         }
     };
     Ok(app.store.pools().await?.into_iter().map(dto).collect())
 }
 
-async fn shape_of(app: &App, name: &str) -> Result<PoolDto, Problem> {
+async fn pool_dto(app: &App, name: &str) -> Result<PoolDto, Problem> {
     list_pools(app).await?.into_iter().find(|pool| pool.name == name).ok_or_else(|| Problem::not_found("pool"))
 }
 
@@ -99,7 +105,7 @@ pub async fn pool(
     _: Operator,
     Path(name): Path<String>,
 ) -> Result<JsonResponse<OnePool>, Problem> {
-    Ok(JsonResponse(OnePool { pool: shape_of(&app, &name).await? }))
+    Ok(JsonResponse(OnePool { pool: pool_dto(&app, &name).await? }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -126,11 +132,14 @@ pub struct PoolChange {
 )]
 pub async fn change_pool(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Path(name): Path<String>,
     Json(change): Json<PoolChange>,
 ) -> Result<JsonResponse<OnePool>, Problem> {
     let PoolChange { max_slots, min_idle } = change;
-    app.placement.resize_pool(&name, Resize { max_slots, min_idle }).await?;
-    Ok(JsonResponse(OnePool { pool: shape_of(&app, &name).await? }))
+    let sizes = [("max_slots", max_slots), ("min_idle", min_idle)];
+    let given = sizes.into_iter().filter_map(|(name, size)| Some((name, size?)));
+    let audit = given.fold(operator.audit(AuditAction::PoolChanged), |audit, (name, size)| audit.with(name, size));
+    app.placement.resize_pool(&name, Resize { max_slots, min_idle }, Some(audit)).await?;
+    Ok(JsonResponse(OnePool { pool: pool_dto(&app, &name).await? }))
 }

@@ -76,6 +76,11 @@ impl Problem {
         Self { status, code, detail: detail.into(), more: Map::new(), retry_after: None }
     }
 
+    /// The code for programs and the text for people.
+    pub fn into_parts(self) -> (&'static str, String) {
+        (self.code, self.detail)
+    }
+
     /// A field that is there and cannot be taken.
     pub fn invalid(field: &str, why: impl std::fmt::Display) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", format!("`{field}`: {why}"))
@@ -86,7 +91,7 @@ impl Problem {
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "unsupported",
-            format!("`{field}`: this version of Greenroom cannot do this yet, so the request was not taken"),
+            format!("`{field}`: this version of Greenroom does not support this field, so it refused the request"),
         )
     }
 
@@ -107,7 +112,7 @@ impl Problem {
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "internal",
-            "something went wrong here; the log has it under the request id",
+            "the server failed; its log has the cause under the request id",
         )
     }
 
@@ -165,11 +170,11 @@ impl From<StoreError> for Problem {
             }
             StoreError::Stopping { .. } => Problem::unavailable("the server is stopping"),
             StoreError::Internal { .. } => {
-                tracing::error!(%error, "internal fault");
+                tracing::error!(%error, "internal fault found");
                 Problem::internal()
             }
             _ => {
-                tracing::error!(%error, "database error");
+                tracing::error!(%error, "database call failed");
                 Problem::internal()
             }
         }
@@ -186,12 +191,8 @@ impl From<RunnerError> for Problem {
             RunnerError::Ended => refused(StatusCode::GONE, "runner_ended"),
             RunnerError::StaleRun => refused(StatusCode::CONFLICT, "stale_run"),
             RunnerError::Aws { retryable, .. } => {
-                tracing::error!(%error, "AWS error");
-                if retryable {
-                    Problem::unavailable("AWS does not answer as it should; try again")
-                } else {
-                    Problem::internal()
-                }
+                tracing::error!(%error, "AWS call failed");
+                if retryable { Problem::unavailable("a call to AWS failed; try again") } else { Problem::internal() }
             }
             RunnerError::Store(error) => error.into(),
         }
@@ -204,7 +205,7 @@ impl From<KeeperError> for Problem {
             KeeperError::Store(error) => error.into(),
             KeeperError::LeadershipLost => Problem::unavailable(error.to_string()),
             KeeperError::Panicked(_) => {
-                tracing::error!(%error, "internal fault");
+                tracing::error!(%error, "internal fault found");
                 Problem::internal()
             }
         }
@@ -221,7 +222,7 @@ impl From<NoRandomness> for Problem {
 impl From<AdmissionError> for Problem {
     fn from(error: AdmissionError) -> Self {
         match error {
-            AdmissionError::Unauthorized => Problem::unauthorized(error.to_string()),
+            AdmissionError::Unauthorized | AdmissionError::SessionEnded => Problem::unauthorized(error.to_string()),
             AdmissionError::Store(error) => error.into(),
             AdmissionError::Random(error) => error.into(),
         }
@@ -232,6 +233,7 @@ impl From<PlacementError> for Problem {
     fn from(error: PlacementError) -> Self {
         match error {
             PlacementError::Unauthorized => Problem::unauthorized(error.to_string()),
+            PlacementError::NoSuchUser => Problem::invalid("user_id", error),
             PlacementError::PriorityTooLow { .. } => Problem::invalid("priority", error),
             PlacementError::IdempotencyMismatch => {
                 Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "idempotency_mismatch", error.to_string())
@@ -242,13 +244,15 @@ impl From<PlacementError> for Problem {
             }
             PlacementError::LimitReached { running, limit } => {
                 let detail = if limit == 0 {
-                    "your limit is 0: you may run no bots".to_owned()
+                    "your limit of running bots is 0".to_owned()
                 } else if running < limit {
                     format!(
-                        "with those that are still leaving you have twice the {limit} bots that you may run at once"
+                        "you have too many bots that are still stopping: running and stopping bots together may be at \
+                         most {}",
+                        limit.saturating_mul(2)
                     )
                 } else {
-                    format!("{running} of the {limit} bots that you may run at once are running")
+                    format!("you have {running} running bots, and your limit is {limit}")
                 };
                 let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", detail)
                     .with("running", running)
@@ -334,7 +338,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_of_our_own_is_internal_and_never_a_database_that_does_not_answer() {
+    fn an_internal_fault_is_not_reported_as_an_unavailable_database() {
         let faults = [
             Problem::from(StoreError::internal("placement", "no copy")),
             Problem::from(KeeperError::Panicked("index out of bounds".to_owned())),
@@ -354,12 +358,12 @@ mod tests {
     }
 
     #[test]
-    fn what_passes_is_unavailable_and_says_what_it_is() {
+    fn a_temporary_error_is_unavailable_and_names_its_cause() {
         for (problem, detail) in [
             (Problem::from(StoreError::timed_out("bots.list")), "the database does not answer; try again"),
             (Problem::from(StoreError::Stopping { call: "placement" }), "the server is stopping"),
             (Problem::from(PlacementError::Stopping), "the server is stopping"),
-            (Problem::from(KeeperError::LeadershipLost), "another replica leads by now"),
+            (Problem::from(KeeperError::LeadershipLost), "another replica leads now; try again"),
         ] {
             assert_eq!((problem.status, problem.code), (StatusCode::SERVICE_UNAVAILABLE, "unavailable"), "{problem:?}");
             assert_eq!(problem.detail, detail);

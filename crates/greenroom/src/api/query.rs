@@ -64,8 +64,8 @@ pub fn refuse_unknown(method: &Method, route: &str, uri: &Uri) -> Result<(), Pro
             let mut all: Vec<&str> = known.iter().map(String::as_str).collect();
             all.sort_unstable();
             let why = match all.as_slice() {
-                [] => "is unknown: this call takes no parameters".to_owned(),
-                all => format!("is unknown: this call takes {}", all.join(", ")),
+                [] => "is unknown; this call has no parameters".to_owned(),
+                all => format!("is unknown; the parameters of this call are {}", all.join(", ")),
             };
             Err(Problem::invalid(&name, why))
         }

@@ -36,7 +36,7 @@ fn checked_limit(limit: i64) -> Result<i64, Problem> {
 fn parsed_cursor<T: std::str::FromStr>(cursor: Option<&str>) -> Result<Option<T>, Problem> {
     let cursor = cursor.filter(|cursor| !cursor.is_empty());
     cursor
-        .map(|cursor| cursor.parse().map_err(|_| Problem::invalid("cursor", "is not one that was given out")))
+        .map(|cursor| cursor.parse().map_err(|_| Problem::invalid("cursor", "is not a cursor of an earlier response")))
         .transpose()
 }
 
@@ -106,7 +106,7 @@ impl QueueFacts {
         Ok(())
     }
 
-    fn shape(&self, bot: BotRow) -> BotDto {
+    fn bot_dto(&self, bot: BotRow) -> BotDto {
         let mut shape = BotDto::from(bot);
         let position = self.positions.get(&shape.id).filter(|_| shape.status == ShownStatus::Queued.as_str());
         if let (Some(position), Some(pools)) = (position, &self.pools) {
@@ -153,7 +153,7 @@ pub async fn bots_page(app: &App, which: Which, mut filter: BotFilter, pager: Pa
             }
             let bot = bot?;
             filter.before = Some(bot.id);
-            pager.push(&waiting.shape(bot), filter.before.map(|id| id.to_string()).unwrap_or_default())?;
+            pager.push(&waiting.bot_dto(bot), filter.before.map(|id| id.to_string()).unwrap_or_default())?;
         }
         if is_last(chunk.len(), wanted) {
             return pager.finish(false);
@@ -300,7 +300,7 @@ pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
     if matches!(bot.shown(), ShownStatus::Queued | ShownStatus::Deploying) {
         waiting.read(app, &[bot.id]).await?;
     }
-    let mut bot = waiting.shape(bot);
+    let mut bot = waiting.bot_dto(bot);
     bot.sessions = Some(sessions.into_iter().map(SessionDto::from).collect());
     Ok(OneBot { bot })
 }
@@ -308,6 +308,11 @@ pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
 /// The user's own bot; another user's is no different from none.
 pub async fn own(app: &App, user: Asker, id: BotId) -> Result<BotRow, Problem> {
     app.store.bot(id).await?.filter(|bot| bot.user_id == user.id).ok_or_else(|| Problem::not_found("bot"))
+}
+
+/// A bot of any user, for operators.
+pub async fn any_users(app: &App, id: BotId) -> Result<BotRow, Problem> {
+    app.store.bot(id).await?.ok_or_else(|| Problem::not_found("bot"))
 }
 
 /// The condition for which a call waits.
@@ -364,7 +369,7 @@ pub async fn one(
         let waited = app.lifecycle.await_state(id, state, wait, &app.stopping).await?;
         bot = waited.ok_or_else(|| Problem::not_found("bot"))?;
     } else if asked.wait_ms.is_some() {
-        return Err(Problem::invalid("wait_ms", "goes with wait_for"));
+        return Err(Problem::invalid("wait_ms", "needs wait_for"));
     }
     Ok(Json(with_sessions(&app, bot).await?))
 }
@@ -392,6 +397,11 @@ pub async fn events(
     Asked(page): Asked<Paging>,
 ) -> Result<Response, Problem> {
     let bot = own(&app, user, id).await?.id;
+    events_page(&app, bot, &page).await
+}
+
+/// A page of a bot's events.
+pub async fn events_page(app: &App, bot: BotId, page: &Paging) -> Result<Response, Problem> {
     let mut after = EventId(page.cursor()?.unwrap_or(0));
     let mut pager = Pager::new("events", page.limit()?);
     loop {
@@ -457,6 +467,11 @@ pub async fn transcript(
     Asked(page): Asked<Paging>,
 ) -> Result<Response, Problem> {
     let bot = own(&app, user, id).await?.id;
+    transcript_page(&app, bot, &page).await
+}
+
+/// A page of a bot's transcript.
+pub async fn transcript_page(app: &App, bot: BotId, page: &Paging) -> Result<Response, Problem> {
     let mut after = page.cursor::<SegmentCursor>()?.map_or(SegmentPosition::FIRST, |cursor| cursor.0);
     let mut pager = Pager::new("segments", page.limit()?);
     loop {

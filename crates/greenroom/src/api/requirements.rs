@@ -48,7 +48,7 @@ impl RequirementsBody {
     /// As they are kept, and as they are read.
     pub fn read(self) -> Result<(Map<String, Value>, Requirements), Problem> {
         if let Some(class) = self.resource_class.as_deref().filter(|class| !is_class_name(class)) {
-            return Err(invalid("resource_class", format!("is `{class}`, which is no name of a class, such as large")));
+            return Err(invalid("resource_class", format!("is `{class}`, which is not a class name such as large")));
         }
         let usage_class = self.usage_class.as_deref().map(str::parse::<UsageClass>).transpose();
         let usage_class = usage_class.map_err(|error| invalid("usage_class", error))?;
@@ -58,8 +58,8 @@ impl RequirementsBody {
             resource_class: self.resource_class.clone(),
             usage_class: usage_class.unwrap_or_default(),
             allowed_instance_types: types,
-            cpu: least("cpu", self.cpu)?,
-            mem: least("mem", self.mem)?,
+            cpu: minimum("cpu", self.cpu)?,
+            mem: minimum("mem", self.mem)?,
         };
         let asked = match serde_json::to_value(&self) {
             Ok(Value::Object(asked)) => asked,
@@ -69,7 +69,7 @@ impl RequirementsBody {
     }
 }
 
-fn least(field: &str, value: Option<i64>) -> Result<Option<u32>, Problem> {
+fn minimum(field: &str, value: Option<i64>) -> Result<Option<u32>, Problem> {
     let fits = |value: i64| u32::try_from(value).ok().filter(|value| *value <= MOST);
     let wrong = || invalid(field, format!("must be from 0 to {MOST}"));
     value.map(|value| fits(value).ok_or_else(wrong)).transpose()

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::App;
 use super::extract::{Json, Runner};
 use super::problem::{Problem, ProblemDto};
-use crate::runners::{Newcomer, Registration, Standing};
+use crate::runners::{HeartbeatReply, Newcomer, Registration};
 
 const LONGEST_ID: usize = 64;
 const LONGEST_REASON: usize = 200;
@@ -65,7 +65,7 @@ pub async fn register(
     let instance = body.instance_id;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if instance.is_empty() || instance.len() > LONGEST_ID || !instance.bytes().all(fits) {
-        return Err(Problem::invalid("instance_id", "is no id of a machine, such as i-0123456789abcdef0"));
+        return Err(Problem::invalid("instance_id", "is not an instance id such as i-0123456789abcdef0"));
     }
     if body.agent.as_ref().is_some_and(|agent| agent.is_empty() || agent.len() > LONGEST_ID) {
         return Err(Problem::invalid("agent", format!("must have 1 to {LONGEST_ID} characters")));
@@ -80,6 +80,39 @@ pub async fn register(
         usage_class,
         heartbeat_interval_ms: millis(heartbeat_interval),
         orphaned_after_ms: millis(orphaned_after),
+    }))
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PoolSettings {
+    /// How runners start the bot's command ahead; `null` if they do not.
+    #[schema(required)]
+    pub prewarm: Option<PrewarmSettings>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct PrewarmSettings {
+    /// How long the command may take to become ready.
+    pub ready_timeout_ms: u64,
+    /// How long a ready command may wait for a bot; 0 means no limit.
+    pub max_warm_age_ms: u64,
+}
+
+/// Read the settings of a runner's pool
+///
+/// An agent reads them before it registers its machine, because a registered runner can get a bot at once.
+#[utoipa::path(
+    get, path = "/agent/runner", tag = "For bots",
+    responses((status = 200, description = "The settings of the pool", body = PoolSettings)),
+    security(("pool_token" = []), ("runner_token" = [])),
+)]
+pub async fn pool_settings(State(app): State<App>, newcomer: Newcomer) -> Result<axum::Json<PoolSettings>, Problem> {
+    let prewarm = app.runners.prewarm(&newcomer).await?;
+    Ok(axum::Json(PoolSettings {
+        prewarm: prewarm.map(|(ready_timeout, max_warm_age)| PrewarmSettings {
+            ready_timeout_ms: millis(ready_timeout),
+            max_warm_age_ms: millis(max_warm_age.unwrap_or_default()),
+        }),
     }))
 }
 
@@ -113,7 +146,7 @@ pub async fn heartbeat(
     Runner(claim): Runner,
     Json(body): Json<BeatBody>,
 ) -> Result<axum::Json<BeatAnswer>, Problem> {
-    let Standing { state, stop, end } = app.runners.heartbeat(&claim, body.run_id.as_deref()).await?;
+    let HeartbeatReply { state, stop, end } = app.runners.heartbeat(&claim, body.run_id.as_deref()).await?;
     Ok(axum::Json(BeatAnswer { state, stop, end }))
 }
 

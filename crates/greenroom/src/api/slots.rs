@@ -1,21 +1,24 @@
 //! For operators: slots, and what went wrong in them.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use domain::{Attributes, SlotName, SlotStatus};
+use domain::{Attributes, AuditAction, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::App;
+use super::audit;
 use super::extract::{Asked, Operator};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
 use super::reading::{Paging, is_last};
-use crate::store::{PoolRow, SlotRow};
+use crate::store::{NewAuditEntry, PoolRow, SlotRow};
 
 /// A slot, which runs one bot at a time.
 #[derive(Debug, Serialize, ToSchema)]
@@ -43,6 +46,10 @@ pub struct SlotDto {
     pub created_at: Timestamp,
     /// The attributes that the requirements of bots refer to.
     pub attributes: AttributesDto,
+    /// The memory in bytes of everything that runs in the slot, as its agent measured it when it last waited for a bot;
+    /// `null` if no agent runs in the slot, or if it is not known.
+    #[schema(required)]
+    pub memory_bytes: Option<i64>,
     /// Until when the idle slot can be assigned to a bot; `null` means without limit.
     #[schema(value_type = Option<String>, format = DateTime)]
     #[serde(rename = "threshold")]
@@ -70,13 +77,26 @@ impl From<Attributes> for AttributesDto {
     }
 }
 
+/// Whether an agent runs in the slot, which is one of these pools.
+fn is_hot(slot: &SlotRow, pools: &[PoolRow]) -> bool {
+    pools.iter().any(|pool| pool.name == slot.pool && pool.has_agent(slot))
+}
+
+/// The memory of slots in which an agent runs, by name and incarnation.
+type Memory = HashMap<(SlotName, Uuid), i64>;
+
+async fn memory_of_hot(app: &App, slots: &[SlotRow], pools: &[PoolRow]) -> Result<Memory, Problem> {
+    let hot: Vec<SlotName> = slots.iter().filter(|slot| is_hot(slot, pools)).map(|slot| slot.name.clone()).collect();
+    Ok(app.store.memory_of_slots(&hot).await?)
+}
+
 impl SlotDto {
     /// A slot of one of these pools.
-    fn new(slot: SlotRow, pools: &[PoolRow]) -> Self {
-        let pool = pools.iter().find(|pool| pool.name == slot.pool);
+    fn new(slot: SlotRow, pools: &[PoolRow], memory: &Memory) -> Self {
         Self {
+            memory_bytes: memory.get(&(slot.name.clone(), slot.incarnation)).copied(),
             name: slot.name.to_string(),
-            hot: pool.is_some_and(|pool| pool.has_agent(&slot)),
+            hot: is_hot(&slot, pools),
             pool: slot.pool,
             status: slot.status.as_str(),
             bot_id: slot.bot_id.map(|id| id.0),
@@ -177,13 +197,14 @@ pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<Slo
         let before = after.as_ref().map(|after| (after.pool.as_str(), after.number));
         let chunk = app.store.slots_after(filter.pool.as_deref(), status, before, wanted).await?;
         let read = chunk.len();
+        let memory = memory_of_hot(&app, &chunk, &pools).await?;
         for slot in chunk {
             if pager.is_full() {
                 return pager.finish(true);
             }
             let cursor = format!("{}-{}", slot.number, slot.pool);
             after = Some(SlotCursor { number: slot.number, pool: slot.pool.clone() });
-            pager.push(&SlotDto::new(slot, &pools), cursor)?;
+            pager.push(&SlotDto::new(slot, &pools, &memory), cursor)?;
         }
         if is_last(read, wanted) {
             return pager.finish(false);
@@ -195,8 +216,10 @@ async fn find(app: &App, name: &str) -> Result<SlotRow, Problem> {
     app.store.slot(&SlotName::stored(name.to_owned())).await?.ok_or_else(|| Problem::not_found("slot"))
 }
 
-async fn shape(app: &App, slot: SlotRow) -> Result<SlotDto, Problem> {
-    Ok(SlotDto::new(slot, &app.store.pools().await?))
+async fn slot_dto(app: &App, slot: SlotRow) -> Result<SlotDto, Problem> {
+    let pools = app.store.pools().await?;
+    let memory = memory_of_hot(app, std::slice::from_ref(&slot), &pools).await?;
+    Ok(SlotDto::new(slot, &pools, &memory))
 }
 
 /// Get a slot
@@ -221,13 +244,18 @@ pub async fn slot(
         log: failure.log,
     });
     let failures = failures.collect();
-    Ok(Json(SlotAndFailures { failures, slot: shape(&app, slot).await? }))
+    Ok(Json(SlotAndFailures { failures, slot: slot_dto(&app, slot).await? }))
 }
 
-async fn drained(app: &App, name: &str) -> Result<(StatusCode, Json<OneSlot>), Problem> {
-    let slot = app.deployment.drain(&SlotName::stored(name.to_owned())).await?;
-    let slot = slot.ok_or_else(|| Problem::not_found("slot"))?;
-    Ok((StatusCode::ACCEPTED, Json(OneSlot { slot: shape(app, slot).await? })))
+/// Drains a slot, and records it as the call that the operator made.
+async fn drained(app: App, name: String, entry: NewAuditEntry) -> Result<(StatusCode, Json<OneSlot>), Problem> {
+    let drained = audit::to_end(async move {
+        let slot = app.deployment.drain(&SlotName::stored(name)).await?;
+        let slot = slot.ok_or_else(|| Problem::not_found("slot"))?;
+        audit::record(&app, entry.about(&slot.name)).await;
+        slot_dto(&app, slot).await
+    });
+    Ok((StatusCode::ACCEPTED, Json(OneSlot { slot: drained.await? })))
 }
 
 /// Delete a slot
@@ -242,10 +270,10 @@ async fn drained(app: &App, name: &str) -> Result<(StatusCode, Json<OneSlot>), P
 )]
 pub async fn delete_slot(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Path(name): Path<String>,
 ) -> Result<(StatusCode, Json<OneSlot>), Problem> {
-    drained(&app, &name).await
+    drained(app, name, operator.audit(AuditAction::SlotDeleted)).await
 }
 
 /// Drain a slot
@@ -259,10 +287,10 @@ pub async fn delete_slot(
 )]
 pub async fn drain_slot(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Path(name): Path<String>,
 ) -> Result<(StatusCode, Json<OneSlot>), Problem> {
-    drained(&app, &name).await
+    drained(app, name, operator.audit(AuditAction::SlotDrained)).await
 }
 
 /// Recover a slot
@@ -280,10 +308,14 @@ pub async fn drain_slot(
 )]
 pub async fn recover_slot(
     State(app): State<App>,
-    _: Operator,
+    operator: Operator,
     Path(name): Path<String>,
 ) -> Result<Json<OneSlot>, Problem> {
-    app.deployment.recover_by_hand(&SlotName::stored(name.clone())).await?;
-    let slot = find(&app, &name).await?;
-    Ok(Json(OneSlot { slot: shape(&app, slot).await? }))
+    let recovered = audit::to_end(async move {
+        app.deployment.recover_by_hand(&SlotName::stored(name.clone())).await?;
+        audit::record(&app, operator.audit(AuditAction::SlotRecovered).about(&name)).await;
+        let slot = find(&app, &name).await?;
+        slot_dto(&app, slot).await
+    });
+    Ok(Json(OneSlot { slot: recovered.await? }))
 }

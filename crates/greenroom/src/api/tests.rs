@@ -14,6 +14,7 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tower::ServiceExt;
 
+use super::traffic_quota::QuotaOwner;
 use super::*;
 use crate::keepers::leader::Leadership;
 use crate::lifecycle::tokens::Tokens;
@@ -52,15 +53,19 @@ async fn app() -> (App, tempfile::TempDir) {
         max_concurrent: 4,
         max_recovery_attempts: 3,
         public_url: String::new(),
-        patience: crate::deployment::Patience::default(),
+        timeouts: crate::deployment::ProviderTimeouts::default(),
         replica: replica.clone(),
         ending,
     });
+    let keepers = Keepers::new(&context, Leadership::new(store.clone(), replica), Vec::new());
     let app = App::new(Inner {
+        live: Live::new(store.clone(), keepers.clone(), 4),
+        sessions: BrowserSessions::new(admission.clone(), String::new()),
+        public_url: String::new(),
         admission,
         lifecycle,
         placement,
-        keepers: Keepers::new(&context, Leadership::new(store.clone(), replica), Vec::new()),
+        keepers,
         runners: RunnerRegistry::new(
             crate::providers::ec2::Runners::default(),
             Tokens::new("secret"),
@@ -73,7 +78,6 @@ async fn app() -> (App, tempfile::TempDir) {
         random,
         signals,
         deadlines: Deadlines::default(),
-        admin_token_hash: String::new(),
         quotas: Quotas::new(2),
         limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50), key_time: Duration::from_millis(50) },
         metrics: crate::telemetry::metrics(),
@@ -88,7 +92,7 @@ async fn served() -> (Router, tempfile::TempDir) {
         .route("/panics", get(panics))
         .route("/echo", post(|body: String| async { body }))
         .route("/bots/echo", post(|body: String| async { body }));
-    (surrounded(routes, app), folder)
+    (with_middleware(routes, app), folder)
 }
 
 async fn problem(response: Response) -> (StatusCode, Value, String) {
@@ -121,10 +125,10 @@ fn new_user() -> crate::admission::users::NewUser {
 }
 
 #[tokio::test]
-async fn a_key_that_is_refused_again_and_again_is_held_and_refused_before_its_body_and_another_is_not() {
+async fn a_key_that_is_refused_repeatedly_is_refused_before_its_body_and_another_is_not() {
     let (app, _folder) = app().await;
-    let (user, key) = app.admission.create_user(new_user()).await.unwrap();
-    let (_, other) = app.admission.create_user(new_user()).await.unwrap();
+    let (user, key) = app.admission.create_user(new_user(), None).await.unwrap();
+    let (_, other) = app.admission.create_user(new_user(), None).await.unwrap();
     let quota = app.quotas.of(&traffic_quota::QuotaOwner::User(user.id));
     (0..2_000).for_each(|_| quota.refused());
     let endless = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
@@ -182,7 +186,7 @@ async fn a_body_that_does_not_arrive_is_a_408() {
 }
 
 #[tokio::test]
-async fn what_the_head_already_refuses_is_not_waited_for() {
+async fn a_request_refused_by_its_head_is_answered_without_its_body() {
     let (router, _folder) = served().await;
     let endless = || Body::from_stream(futures_util::stream::pending::<Result<&'static str, std::io::Error>>());
     let nobody =
@@ -199,7 +203,7 @@ async fn what_the_head_already_refuses_is_not_waited_for() {
 }
 
 #[tokio::test]
-async fn a_method_that_someone_made_up_makes_no_series_of_its_own() {
+async fn an_unknown_http_method_makes_no_separate_metric_series() {
     let (router, _folder) = served().await;
     for method in ["MADE", "UP"] {
         router.clone().oneshot(request(method, "/nowhere").body(Body::empty()).unwrap()).await.unwrap();
@@ -227,20 +231,20 @@ async fn a_stream_ends_when_its_key_is_rotated_away() {
         app.lifecycle.bus.clone(),
         CancellationToken::new(),
     ));
-    let (user, key) = app.admission.create_user(new_user()).await.unwrap();
+    let (user, key) = app.admission.create_user(new_user(), None).await.unwrap();
     let asked = Request::builder().uri("/events").header("x-api-key", key.reveal()).body(Body::empty()).unwrap();
     let answer = router(app.clone()).oneshot(asked).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     let mut body = answer.into_body();
     let begins = body.frame().await.unwrap().unwrap().into_data().unwrap();
     assert!(begins.starts_with(b"id: 0"), "{begins:?}");
-    app.admission.rotate_key(user.id, Duration::ZERO).await.unwrap();
+    app.admission.rotate_key(user.id, Duration::ZERO, None).await.unwrap();
     // All that is left of it: it has an end.
     tokio::time::timeout(Duration::from_secs(10), body.collect()).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_runner_of_a_pool_that_has_none_any_more_is_refused() {
+async fn a_runner_of_a_pool_that_no_longer_has_runners_is_refused() {
     let (app, _folder) = app().await;
     let tokens = &app.lifecycle.tokens;
     let claim = crate::lifecycle::tokens::RunnerClaim { pool: "gone".to_owned(), instance: "i-0".to_owned() };
@@ -260,4 +264,36 @@ async fn a_runner_of_a_pool_that_has_none_any_more_is_refused() {
         let (status, code, _) = problem(answer).await;
         assert_eq!((status, code), (StatusCode::UNAUTHORIZED, "unauthorized".into()), "{method} {path}");
     }
+}
+
+fn sign_in(token: &str) -> Request<Body> {
+    let body = serde_json::json!({ "token": token }).to_string();
+    let length = body.len();
+    Request::builder().method("POST").uri("/session").header("content-length", length).body(Body::from(body)).unwrap()
+}
+
+#[tokio::test]
+async fn an_address_that_guesses_tokens_at_the_sign_in_is_slowed_down_and_then_refused() {
+    let (app, _folder) = app().await;
+    let stranger = app.quotas.of(&QuotaOwner::stranger("0.0.0.0".parse().unwrap()));
+    let router = router(app);
+    let mut guesses = 0;
+    while !stranger.has_too_many_refusals() {
+        let answer = problem(router.clone().oneshot(sign_in(&format!("guess-{guesses}"))).await.unwrap()).await;
+        assert_eq!((answer.0, answer.1), (StatusCode::UNAUTHORIZED, "unauthorized".into()));
+        guesses += 1;
+        assert!(guesses < 20_000, "guesses are not counted");
+    }
+    for _ in 0..2_000 {
+        stranger.refused();
+    }
+    let (status, code, _) = problem(router.clone().oneshot(sign_in("guess")).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::SERVICE_UNAVAILABLE, "overloaded".into()));
+}
+
+#[tokio::test]
+async fn a_stranger_cannot_make_the_server_read_a_large_body_at_the_sign_in() {
+    let (app, _folder) = app().await;
+    let (status, code, _) = problem(router(app).oneshot(sign_in(&"x".repeat(10_000))).await.unwrap()).await;
+    assert_eq!((status, code), (StatusCode::PAYLOAD_TOO_LARGE, "too_large".into()));
 }

@@ -235,7 +235,7 @@ impl Quota {
         let reserved = tokio::time::timeout(WAIT, acquire).await.ok().flatten();
         reserved.ok_or_else(|| {
             metrics::counter!("greenroom_http_overloaded_total", "what" => "bytes").increment(1);
-            Problem::overloaded("too many bytes are under way: read the answers that were asked for, then ask again")
+            Problem::overloaded("too many bytes are in transfer; read the pending responses, then try again")
         })
     }
 
@@ -243,7 +243,7 @@ impl Quota {
     pub fn open_stream(&self) -> Result<OwnedSemaphorePermit, Problem> {
         self.streams.clone().try_acquire_owned().map_err(|_| {
             metrics::counter!("greenroom_http_overloaded_total", "what" => "streams").increment(1);
-            Problem::overloaded(format!("you have {} streams open, and that is as many as you may", self.most_streams))
+            Problem::overloaded(format!("you have {} open streams, which is the limit", self.most_streams))
         })
     }
 
@@ -259,7 +259,7 @@ impl Quota {
     }
 
     /// Slows down a caller that is refused again and again, before anything else is done for it.
-    pub async fn pace(&self, stopping: &CancellationToken) -> Result<(), Problem> {
+    pub async fn slow_down(&self, stopping: &CancellationToken) -> Result<(), Problem> {
         if !self.has_too_many_refusals() {
             return Ok(());
         }
@@ -268,7 +268,7 @@ impl Quota {
             return Ok(());
         }
         metrics::counter!("greenroom_http_overloaded_total", "what" => "refusals").increment(1);
-        Err(Problem::overloaded("too many of your requests were refused; their answers say why"))
+        Err(Problem::overloaded("too many of your requests were refused; their responses have the reasons"))
     }
 }
 
@@ -292,13 +292,14 @@ impl Reservation {
 
 /// What a request will need at most, as far as its head tells. Long polls and streams need nothing while they wait.
 pub fn needed(method: &Method, route: &str, query: Option<&str>, body: Option<usize>) -> usize {
-    const PAGED: [&str; 9] = [
+    const PAGED: [&str; 10] = [
         "/bots",
         "/bots/active",
         "/bots/status",
         "/meetings",
         "/admin/users",
         "/admin/bots",
+        "/admin/audit",
         "/admin/slots",
         "/admin/queue",
         "/admin/deployments",
@@ -310,7 +311,11 @@ pub fn needed(method: &Method, route: &str, query: Option<&str>, body: Option<us
         // It waits first, as one of the caller's streams.
         "/bots/{id}" if is_read && query.is_some_and(|query| query.contains("wait_for=")) => 0,
         route if is_read && PAGED.contains(&route) => PAGE,
-        route if is_read && ["/events", "/transcript", "/logs"].iter().any(|end| route.ends_with(end)) => PAGE,
+        route
+            if is_read && ["/events", "/transcript", "/logs", "/screenshot"].iter().any(|end| route.ends_with(end)) =>
+        {
+            PAGE
+        }
         "/" | "/metrics" | "/openapi.json" => ONE,
         route if route.starts_with("/docs") => ONE,
         route if body == 0 && (route.starts_with("/bots") || route.starts_with("/admin")) => ONE,
@@ -370,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_that_is_refused_too_often_is_known_by_it_and_nobody_else_is() {
+    fn only_a_caller_that_is_refused_too_often_is_limited() {
         let quotas = Quotas::new(1);
         let (one, other) = (quotas.of(&user(1)), quotas.of(&user(2)));
         for _ in 0..2_000 {
@@ -394,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_network_is_one_stranger() {
+    fn an_ipv6_network_counts_as_one_anonymous_caller() {
         let of = |address: &str| QuotaOwner::stranger(address.parse().unwrap());
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"));
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));

@@ -70,9 +70,9 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
             })
         );
     } else {
-        println!("pairs in a second with {} clients on {} slots", options.clients, options.slots);
+        println!("pairs per second with {} clients on {} slots", options.clients, options.slots);
         println!("{:<44} {rate_before:>8.0}", "before");
-        let held = format!("at the end of {} s with a transaction held", options.hold.as_secs());
+        let held = format!("after {} s with an open transaction", options.hold.as_secs());
         println!("{held:<44} {rate_last:>8.0}");
         println!("{:<44} {ratio:>8.2}", "ratio");
     }
@@ -104,12 +104,12 @@ fn plot(options: &Options, before: &[f64], during: &[f64]) -> Plot {
     let points = before.iter().chain(during).enumerate();
     let points = points.map(|(at, rate)| ((at as f64 + 0.5) * seconds / 60.0, *rate)).collect();
     Plot {
-        title: format!("Placement while a transaction is held open, {} clients", options.clients),
+        title: format!("Placement while a transaction stays open, {} clients", options.clients),
         x_label: "minutes".to_owned(),
-        y_label: "pairs in a second".to_owned(),
+        y_label: "pairs per second".to_owned(),
         x_scale: Scale::Linear,
         lines: vec![Line { name: "Greenroom".to_owned(), points }],
-        marks: vec![(before.len() as f64 * seconds / 60.0, "held from here on".to_owned())],
+        marks: vec![(before.len() as f64 * seconds / 60.0, "transaction open from here".to_owned())],
     }
 }
 

@@ -73,30 +73,30 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
             })
         );
     } else {
-        let connections = connections.map_or_else(|| "not counted".to_owned(), |count| count.to_string());
+        let connections = connections.map_or_else(|| "not measured".to_owned(), |count| count.to_string());
         println!(
-            "{} requests at once on {} slots, by {} users; each bot ends when it is placed",
+            "{} requests at once on {} slots, by {} users; each bot ends as soon as it has a slot",
             options.requests,
             options.slots,
             fixture.keys.len()
         );
         println!("{:<34} {:>10.2} s", "all served in", report.seconds);
         println!("{:<34} {:>10.0} pairs/s", "in the burst", report.pairs_per_second());
-        println!("{:<34} {:>10.0} pairs/s", "beside 32 clients without a queue", steady.pairs_per_second());
+        println!("{:<34} {:>10.0} pairs/s", "32 clients without a queue", steady.pairs_per_second());
         println!("{:<34} {ratio:>10.2}", "ratio");
-        println!("{:<34} {:>10}", "had to wait", report.queued);
+        println!("{:<34} {:>10}", "waited in the queue", report.queued);
         println!("{:<34} {:>10.0} ms", "from request to slot, p50", report.latency_p50_ms);
         println!("{:<34} {:>10.0} ms", "from request to slot, p99", report.latency_p99_ms);
         println!("{:<34} {:>10}", "errors", report.errors);
-        println!("{:<34} {:>10}", "doubles", report.doubles);
-        println!("{:<34} {connections:>10}", "connections to the database, most");
-        println!("{:<34} {peak:>10} MiB", "memory of the server, most");
+        println!("{:<34} {:>10}", "duplicates", report.doubles);
+        println!("{:<34} {connections:>10}", "most connections to the database");
+        println!("{:<34} {peak:>10} MiB", "most memory of the server");
     }
     if let Some(file) = &options.svg {
         let values = vec![report.pairs_per_second(), steady.pairs_per_second()];
         let chart = BarChart {
             title: format!("{} requests at once on {} slots", options.requests, options.slots),
-            y_label: "pairs in a second".to_owned(),
+            y_label: "pairs per second".to_owned(),
             names: vec!["in the burst".to_owned(), format!("{STEADY_CLIENTS} clients, no queue")],
             groups: vec![Group { label: format!("all served in {:.2} s", report.seconds), values }],
         };

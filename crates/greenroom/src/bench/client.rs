@@ -61,7 +61,7 @@ impl Client {
     ) -> Done<T> {
         let (status, body) = self.call(call, token, key, body).await?;
         if status != expected {
-            return Err(format!("{call} answered {status}: {}", String::from_utf8_lossy(body)).into());
+            return Err(format!("{call} returned {status}: {}", String::from_utf8_lossy(body)).into());
         }
         Ok(serde_json::from_slice(body)?)
     }
@@ -80,7 +80,7 @@ impl Client {
             self.read().await?;
         }
         let status = std::str::from_utf8(&self.buffer[9..12]).ok().and_then(|status| status.parse().ok());
-        let status = status.ok_or_else(|| io::Error::other("the answer has no status"))?;
+        let status = status.ok_or_else(|| io::Error::other("the response has no status"))?;
         Ok((status, &self.buffer[head..head + length]))
     }
 
@@ -97,7 +97,7 @@ impl Client {
         let mut stream = EventStream { stream: self.stream, buffer: Vec::with_capacity(4096) };
         let head = stream.line().await?;
         if !head.contains(" 200 ") {
-            return Err(format!("GET /events answered {head}").into());
+            return Err(format!("GET /events returned {head}").into());
         }
         // The server first sends the position of the stream: from here on no event is missed.
         while !stream.line().await?.starts_with("id:") {}
@@ -136,7 +136,7 @@ impl EventStream {
                 return Ok(String::from_utf8_lossy(&line).trim_end().to_owned());
             }
             if self.stream.read_buf(&mut self.buffer).await? == 0 {
-                return Err("the server closed the stream of events".into());
+                return Err("the server closed the event stream".into());
             }
         }
     }

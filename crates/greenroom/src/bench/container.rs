@@ -39,7 +39,7 @@ impl Containers {
         let bridge = self.engine.docker().await?.inspect_network("bridge", None).await?;
         let configured = bridge.ipam.and_then(|ipam| ipam.config).unwrap_or_default();
         let gateway = configured.into_iter().find_map(|config| config.gateway);
-        gateway.ok_or_else(|| "the engine's bridge has no gateway: say --address".into())
+        gateway.ok_or_else(|| "the bridge network of the engine has no gateway: set --address".into())
     }
 
     /// Runs this program's bot in a new container, as `docker run` does. Returns the container's id.
@@ -98,7 +98,7 @@ fn add(archive: &mut Vec<u8>, name: &Path, content: &[u8]) -> Done {
     let name = name.to_string_lossy();
     let name = name.trim_start_matches('/').as_bytes();
     if name.len() >= 100 {
-        return Err("a library has too long a name for the image".into());
+        return Err("the name of a library is too long for the image".into());
     }
     let mut header = [0; BLOCK];
     let mut put = |at: usize, text: &[u8]| header[at..at + text.len()].copy_from_slice(text);

@@ -93,7 +93,7 @@ impl Database {
         let idle = self.number("SELECT COUNT(*) FROM slots WHERE status = 'idle' AND bot_id IS NULL").await?;
         let open = self.open_bots().await?;
         if idle != slots || open != 0 {
-            return Err(format!("{idle} of {slots} slots are idle, {open} bots are open").into());
+            return Err(format!("{idle} of {slots} slots are idle, and {open} bots have not ended").into());
         }
         Ok(())
     }

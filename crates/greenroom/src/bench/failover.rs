@@ -82,7 +82,7 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
         server.stop().await?;
     }
     if losses.lost > 0 || losses.doubled > 0 {
-        return Err(format!("{} lost, {} doubled", losses.lost, losses.doubled).into());
+        return Err(format!("{} bots lost, {} bots duplicated", losses.lost, losses.doubled).into());
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ async fn stop_in_turn(fixture: &PlacementFixture, servers: &[ServerProcess]) -> 
         }
         servers[number].signal(Signal::SIGCONT)?;
     }
-    Err("no server was found in its turn".into())
+    Err("no server was found while it was placing".into())
 }
 
 /// The server whose connection holds the turn.
@@ -146,15 +146,15 @@ fn show(options: &Options, calm: &LoadReport, report: &LoadReport, losses: &Loss
         );
         return;
     }
-    println!("{} kills of the one of two servers that was placing, {} clients", options.kills, options.clients);
+    println!("{} kills of the server that was placing, out of two servers; {} clients", options.kills, options.clients);
     println!("{:<36} {:>10}", "bots acknowledged", report.bots.len());
     println!("{:<36} {:>10}", "lost", losses.lost);
-    println!("{:<36} {:>10}", "doubled", losses.doubled);
+    println!("{:<36} {:>10}", "duplicated", losses.doubled);
     println!("{:<36} {:>10}", "requests sent again", report.retries);
     println!("{:<36} {pause:>10.0} ms", "longest pause of all clients");
-    println!("{:<36} {calm_pause:>10.0} ms", "beside that without kills");
-    println!("{:<36} {:>10.0}", "pairs in a second", report.pairs_per_second());
-    println!("{:<36} {:>10.0}", "beside that without kills", calm.pairs_per_second());
+    println!("{:<36} {calm_pause:>10.0} ms", "the same without kills");
+    println!("{:<36} {:>10.0}", "pairs per second", report.pairs_per_second());
+    println!("{:<36} {:>10.0}", "the same without kills", calm.pairs_per_second());
     println!("{:<36} {ratio:>10.2}", "ratio");
     println!("{:<36} {slowest:>10.0} ms", "slowest start of a server");
 }

@@ -36,7 +36,7 @@ pub struct Options {
 }
 
 pub async fn run(options: &Options) -> Done {
-    println!("milliseconds to find and claim one that fits");
+    println!("milliseconds to find and claim a slot or runner that fits");
     println!("{:<42} {:>8} {:>9} {:>9}", "", "of", "median", "p99");
     let mut ours = f64::NAN;
     for slots in &options.slots {
@@ -46,17 +46,17 @@ pub async fn run(options: &Options) -> Done {
         let measured = in_store(&database, &pool, options.picks).await;
         database.remove().await?;
         let (any, one) = measured?;
-        print("in the store, where any fits", *slots, &any);
-        print("in the store, where one in a hundred fits", *slots, &one);
+        print("database, every slot fits", *slots, &any);
+        print("database, one in a hundred fits", *slots, &one);
         ours = median(&one);
     }
     let Some(region) = &options.region else {
-        println!("over SQS and DynamoDB: not measured, as no --region is named");
+        println!("SQS and DynamoDB: not measured, because --region is not set");
         return Ok(());
     };
     let (times, calls) = over_queue(options, region).await?;
-    print("over SQS and DynamoDB, one in a hundred", options.runners, &times);
-    println!("{:.0} messages were looked at for each; {:.1} times the store's", calls, median(&times) / ours);
+    print("SQS and DynamoDB, one in a hundred fits", options.runners, &times);
+    println!("messages read for each runner: {:.0}; ratio to the database: {:.1}", calls, median(&times) / ours);
     Ok(())
 }
 

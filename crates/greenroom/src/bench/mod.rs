@@ -8,6 +8,7 @@
 //! - [`bloat`]: placement while a transaction stays open, compared with the time before
 //! - [`failover`]: two servers, of which one is killed again and again, compared with the time without kills
 //! - [`start`]: from the answer to a running command, in a hot slot compared with a stopped one and `docker run`
+//! - [`start_browser`]: from the request until a bot with a browser has joined, compared with a start by hand
 //! - [`start_burst`]: many commands at once in hot slots, compared with `xargs -P`
 //! - [`next`]: from a bot's end to the assignment of the next in the queue, compared with a poll every second
 //! - [`matching`]: a slot that fits, where one in a hundred does, in the store compared with SQS and DynamoDB
@@ -45,6 +46,7 @@ pub mod place;
 pub mod scale;
 pub mod server;
 pub mod start;
+pub mod start_browser;
 pub mod start_burst;
 mod svg;
 mod usage;

@@ -16,7 +16,7 @@ use super::server::{PoolSpec, ServerProcess, ServerSpec};
 use crate::lifecycle::tokens::{Claim, Tokens};
 
 const POLL: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -56,7 +56,10 @@ impl Poll {
 }
 
 pub async fn run(options: &Options) -> Done {
-    println!("from a bot's end to the next in the queue assigned, in ms, {} ends each, in turn", options.ends);
+    println!(
+        "ms from the end of a bot until the next in the queue has its slot; {} ends each, alternating",
+        options.ends
+    );
     println!("{:>22} {:>10} {:>10}", "", "p50", "p99");
     for is_hot in [true, false] {
         let database = Database::create(options.database.as_deref()).await?;
@@ -79,10 +82,10 @@ async fn on(database: &Database, is_hot: bool, options: &Options) -> Done {
     for round in 1..=options.ends {
         let next = ask(&mut client, &key, round).await?;
         if next.queue_position != Some(1) {
-            return Err("the next is not the first in the queue".into());
+            return Err("the next bot is not the first in the queue".into());
         }
         until_started(database, &has).await?;
-        let connection = has.connection_id.ok_or("a slot without a connection")?;
+        let connection = has.connection_id.ok_or("the slot has no connection")?;
         let claim = Claim { bot: BotId(has.id), connection: ConnectionId(connection) };
         let token = tokens.make(claim);
         let body = format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0, \"reason\": \"measured\"}}");
@@ -110,7 +113,7 @@ async fn ask(client: &mut Client, key: &str, number: usize) -> Done<Bot> {
 
 /// A bot that ends during the start of its slot would measure something else.
 async fn until_started(database: &Database, bot: &Bot) -> Done {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     let started = format!(
         "SELECT COUNT(*) FROM slots
           WHERE bot_id = '{}' AND status = 'busy' AND name NOT IN (SELECT slot FROM deployments)",
@@ -118,7 +121,7 @@ async fn until_started(database: &Database, bot: &Bot) -> Done {
     );
     while database.number(started.as_str()).await? == 0 {
         if Instant::now() > deadline {
-            return Err("a slot was not started".into());
+            return Err("the slot was not started in time".into());
         }
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -126,14 +129,14 @@ async fn until_started(database: &Database, bot: &Bot) -> Done {
 }
 
 async fn until_assigned(client: &mut Client, key: &str, bot: Uuid) -> Done<Bot> {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let HttpResponse { bot } = client.send(&format!("GET /bots/{bot}"), key, None, "", 200).await?;
         if bot.slot.is_some() {
             return Ok(bot);
         }
         if Instant::now() > deadline {
-            return Err("the next was not assigned".into());
+            return Err("the next bot got no slot in time".into());
         }
     }
 }

@@ -46,7 +46,7 @@ impl FromStr for Case {
 
     /// As in `100x32`: slots, then clients.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("`{text}` is not a case; write slots and clients as in 100x32");
+        let wrong = || format!("`{text}` is not a case; write slots and clients, such as 100x32");
         let (slots, clients) = text.split_once('x').ok_or_else(wrong)?;
         let case = Self { slots: slots.parse().map_err(|_| wrong())?, clients: clients.parse().map_err(|_| wrong())? };
         if case.slots == 0 || case.clients == 0 { Err(wrong()) } else { Ok(case) }
@@ -73,7 +73,7 @@ pub async fn run(options: &Options) -> Done {
     let ours = if options.replicas > 1 { format!("{} servers", options.replicas) } else { "greenroom".to_owned() };
     let store = if options.is_sqlite { "SQLite" } else { "PostgreSQL" };
     if !options.json {
-        println!("pairs (a bot placed and ended) in a second on {store}, beside {beside}; medians of rounds in turn");
+        println!("pairs (a bot placed and ended) per second on {store}, and {beside}; medians of alternating rounds");
         println!(
             "{:>8} {:>8} {ours:>12} {beside:>12} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
             "slots", "clients", "ratio", "p50 ms", "p99 ms", "server", "database", "load µs"
@@ -100,7 +100,7 @@ pub async fn run(options: &Options) -> Done {
         });
         let chart = BarChart {
             title: format!("Bots placed and ended on {store}"),
-            y_label: "pairs in a second".to_owned(),
+            y_label: "pairs per second".to_owned(),
             names: vec![ours, beside.to_owned()],
             groups: groups.collect(),
         };
@@ -216,7 +216,7 @@ mod tests {
     fn a_case_is_slots_and_clients() {
         assert_eq!("100x32".parse(), Ok(Case { slots: 100, clients: 32 }));
         for text in ["", "100", "100x", "x32", "0x1", "1x0", "1x2x3", "-1x2"] {
-            assert!(text.parse::<Case>().is_err_and(|said| said.contains("100x32")), "{text}");
+            assert!(text.parse::<Case>().is_err_and(|error| error.contains("100x32")), "{text}");
         }
     }
 }

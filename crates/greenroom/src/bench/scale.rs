@@ -87,7 +87,7 @@ fn show(options: &Options, sizes: &[Size]) -> Done {
     } else {
         let smallest = sizes.first().map_or(0, |size| size.fixture.slots);
         println!(
-            "pairs in a second with {} clients, beside {smallest} slots; medians of rounds in turn",
+            "pairs per second with {} clients; ratio to {smallest} slots; medians of alternating rounds",
             options.clients
         );
         println!(
@@ -110,7 +110,7 @@ fn show(options: &Options, sizes: &[Size]) -> Done {
         let plot = Plot {
             title: format!("Bots placed and ended, {} clients, one server", shown(options.clients as f64)),
             x_label: "slots in the pool".to_owned(),
-            y_label: "pairs in a second".to_owned(),
+            y_label: "pairs per second".to_owned(),
             x_scale: Scale::Logarithmic,
             lines: vec![Line { name: "Greenroom".to_owned(), points }],
             marks: Vec::new(),

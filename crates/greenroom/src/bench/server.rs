@@ -18,7 +18,7 @@ use tokio::process::{Child, ChildStdin, Command};
 use super::Done;
 use super::client::Client;
 use super::database::{Database, IdleSlots};
-use crate::config::pool::{PoolConfig, Standby};
+use crate::config::pool::{PoolConfig, Prewarm, Standby};
 use crate::config::provider::{DockerConfig, ProcessConfig, ProviderConfig};
 use crate::config::{Config, LimitsConfig};
 use crate::providers::{Found, Provider, ProviderError, Spec, Stopped};
@@ -26,6 +26,7 @@ use crate::server::Server;
 
 /// The pool of benchmarks that need only one.
 pub const POOL: &str = "bench";
+const READY_TIMEOUT: Duration = Duration::from_secs(60);
 const STARTS_WITHIN: Duration = Duration::from_secs(120);
 const STOPS_WITHIN: Duration = Duration::from_secs(60);
 const SLOTS_READY_WITHIN: Duration = Duration::from_secs(180);
@@ -50,6 +51,8 @@ pub struct PoolSpec {
     pub slots: u32,
     pub min_idle: u32,
     pub is_hot: bool,
+    #[serde(default)]
+    pub is_prewarmed: bool,
     pub recycle_after: u32,
     pub provider: ProviderSpec,
     pub attributes: AttributesSpec,
@@ -106,6 +109,7 @@ impl PoolSpec {
             slots,
             min_idle: 0,
             is_hot: true,
+            is_prewarmed: false,
             recycle_after: 0,
             provider: ProviderSpec::None,
             attributes: AttributesSpec::default(),
@@ -128,10 +132,11 @@ impl PoolSpec {
         let AttributesSpec { resource_class, instance_type, cpu, mem } = self.attributes.clone();
         Ok(PoolConfig {
             idle_timeout: None,
+            prewarm: self.is_prewarmed.then_some(Prewarm { ready_timeout: READY_TIMEOUT, max_warm_age: None }),
             name: self.name.clone(),
             platform: self.platform.parse()?,
             provider,
-            kept: Default::default(),
+            stored_provider: Default::default(),
             max_slots: self.slots,
             min_idle: self.min_idle,
             standby: if self.is_hot { Standby::Running } else { Standby::Stopped },
@@ -166,14 +171,15 @@ impl ServerProcess {
             command.current_dir(folder);
         }
         let mut child = command.spawn()?;
-        let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or("the server has no pipes")?;
+        let (stdin, stdout) =
+            child.stdin.take().zip(child.stdout.take()).ok_or("the server has no standard input and output")?;
         let mut stdin = stdin;
         let mut line = serde_json::to_string(spec)?;
         line.push('\n');
         stdin.write_all(line.as_bytes()).await?;
-        let mut said = String::new();
-        tokio::time::timeout(STARTS_WITHIN, BufReader::new(stdout).read_line(&mut said)).await??;
-        let Serving { address } = serde_json::from_str(&said).map_err(|_| "the server did not start")?;
+        let mut line = String::new();
+        tokio::time::timeout(STARTS_WITHIN, BufReader::new(stdout).read_line(&mut line)).await??;
+        let Serving { address } = serde_json::from_str(&line).map_err(|_| "the server did not start")?;
         let pid = child.id().ok_or("the server has ended")?;
         Ok(Self { address, pid, ready_in: begun.elapsed(), spec: spec.clone(), child, _stdin: stdin })
     }
@@ -213,7 +219,7 @@ impl ServerProcess {
             let email = format!("bench-{number}@localhost");
             let body = json!({"email": email, "name": "Bench", "max_concurrent_bots": max_concurrent_bots}).to_string();
             let created: Value = client.send("POST /admin/users", &self.spec.admin_token, None, &body, 201).await?;
-            keys.push(created["api_key"].as_str().ok_or("a user without a key")?.to_owned());
+            keys.push(created["api_key"].as_str().ok_or("the new user has no API key")?.to_owned());
         }
         Ok(keys)
     }
@@ -224,7 +230,7 @@ impl ServerProcess {
         let ready = format!("SELECT COUNT(*) FROM slots WHERE pool = '{pool}' AND status = 'idle'");
         while database.number(ready.as_str()).await? < slots {
             if Instant::now() > deadline {
-                return Err(format!("the pool {pool} does not have {slots} slots that are ready").into());
+                return Err(format!("the pool {pool} did not get {slots} idle slots in time").into());
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -244,7 +250,7 @@ impl ServerProcess {
         let deadline = Instant::now() + SLOTS_READY_WITHIN;
         while database.number("SELECT COUNT(*) FROM slots").await? > 0 {
             if Instant::now() > deadline {
-                return Err("slots were not deleted".into());
+                return Err("the slots were not deleted in time".into());
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -334,7 +340,7 @@ impl Provider for NoProvider {
 
     /// An error, so that the server does not conclude that a slot is gone.
     async fn list(&self) -> Result<Vec<Found>, ProviderError> {
-        Err(ProviderError::permanent("it runs nothing, and so has nothing to list"))
+        Err(ProviderError::permanent("the benchmark provider cannot list slots"))
     }
 
     async fn inspect(&self, _slot: &SlotName) -> Result<Option<Found>, ProviderError> {

@@ -19,7 +19,7 @@ use super::figures::{milliseconds, percentile};
 use super::server::{PoolSpec, ProviderSpec, ServerProcess, ServerSpec};
 
 /// How long one start may take before the measurement fails.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The number of slots of each pool.
 const SLOTS: u32 = 2;
 
@@ -188,10 +188,10 @@ async fn measure(
 /// Waits for a bot's datagram, and returns how long it took.
 async fn heard(socket: &tokio::net::UdpSocket, bot: Uuid, begun: Instant) -> Done<Duration> {
     let mut word = [0; 64];
-    let length = tokio::time::timeout(PATIENCE, socket.recv(&mut word)).await??;
+    let length = tokio::time::timeout(TIMEOUT, socket.recv(&mut word)).await??;
     let took = begun.elapsed();
     if &word[..length] != bot.to_string().as_bytes() {
-        return Err("another bot than the one that was asked for runs".into());
+        return Err("another bot runs than the requested one".into());
     }
     Ok(took)
 }
@@ -210,8 +210,8 @@ fn show(options: &Options, ways: &[Way]) {
         println!("{}", json!({"bench": "start", "bots": bots, "ways": rows}));
         return;
     }
-    println!("from the answer to POST /bots to the command running, in ms, {bots} bots each, in turn");
-    println!("{:>12} {:>10} {:>10} {:>10}", "", "p50", "p99", "to hot");
+    println!("ms from the response of POST /bots until the command runs; {bots} bots each, alternating");
+    println!("{:>12} {:>10} {:>10} {:>10}", "", "p50", "p99", "ratio");
     for Way { name, times, .. } in ways {
         let (middle, most) = (percentile(times, 0.5), percentile(times, 0.99));
         println!("{name:>12} {middle:>10.2} {most:>10.2} {:>10.2}", middle / hot);
@@ -219,7 +219,7 @@ fn show(options: &Options, ways: &[Way]) {
 }
 
 async fn until_ended(client: &mut Client, key: &str, bot: Uuid) -> Done {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     loop {
         let call = format!("GET /bots/{bot}");
         let HttpResponse { bot } = client.send(&call, key, None, "", 200).await?;

@@ -91,7 +91,7 @@ async fn measure(server: &ServerProcess, database: &Database, options: &Options)
         }
     }
     if database.open_bots().await? > 0 {
-        return Err("bots are left open".into());
+        return Err("some bots have not ended".into());
     }
     Ok(rounds)
 }
@@ -158,7 +158,7 @@ fn show(options: &Options, rounds: &Rounds) -> Done {
         return Ok(());
     }
     println!(
-        "from the first of {} requests at once, by {} clients, to the last command running; medians of rounds in turn",
+        "from the first of {} requests by {} clients until the last command runs; medians of alternating rounds",
         options.bots, options.clients
     );
     println!("{:<24} {ours:>10.0} ms  (each: p50 {p50:.0}, p99 {p99:.0})", "greenroom, hot slots");

@@ -9,11 +9,11 @@ use super::{Done, Settings};
 use crate::config::Config;
 use crate::lifecycle::tokens::Tokens;
 use crate::providers::ec2::runners;
-use crate::server::first::SIGNING_SECRET;
+use crate::server::first_start::SIGNING_SECRET;
 use crate::store::{Store, StoreInspection};
 
 /// Longer than a database takes that answers at all.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
@@ -100,7 +100,7 @@ fn configs(of: Of, before: &Settings) -> Result<Vec<aws::Settings>, Box<dyn std:
 fn no_runners(config: &Config, pool: &str) -> String {
     match config.pools.iter().find(|known| known.name == pool) {
         Some(known) => format!("the pool {pool} has the provider {}, not ec2", known.provider.as_str()),
-        None => format!("there is no pool {pool}"),
+        None => format!("the configuration has no pool {pool}"),
     }
 }
 
@@ -109,8 +109,8 @@ async fn runner_token(config: &Config, pool: &str) -> Result<String, Box<dyn std
     if !whose.contains_key(pool) {
         return Err(no_runners(config, pool).into());
     }
-    const NOT_YET: &str = "there is no secret to sign it with yet: the first start of the server makes it";
-    let inspected = tokio::time::timeout(PATIENCE, Store::inspect(config.database.expose_secret())).await;
+    const NOT_YET: &str = "the database has no signing secret yet; the first start of the server creates it";
+    let inspected = tokio::time::timeout(TIMEOUT, Store::inspect(config.database.expose_secret())).await;
     let inspected = inspected.map_err(|_| "the database does not answer")??;
     let StoreInspection { store, .. } = inspected.filter(|inspected| inspected.found > 0).ok_or(NOT_YET)?;
     let secret = store.setting(SIGNING_SECRET).await?;

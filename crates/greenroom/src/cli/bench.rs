@@ -7,7 +7,9 @@ use clap::Subcommand;
 
 use super::Done;
 use crate::bench::place::Case;
-use crate::bench::{bloat, burst, failover, hostile, matching, next, place, scale, server, start, start_burst};
+use crate::bench::{
+    bloat, burst, failover, hostile, matching, next, place, scale, server, start, start_browser, start_burst,
+};
 use crate::config::duration;
 
 #[derive(Debug, Subcommand)]
@@ -20,14 +22,20 @@ pub enum Command {
         /// Default: an SQLite file.
         #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
         database: Option<String>,
-        /// The number of bots per kind of slot; with --burst, the number of bots at once. Default: 200, or 300 with
-        /// --burst.
+        /// The number of bots per kind of slot; with --burst, the number of bots at once. Default: 200, 300 with
+        /// --burst, 30 with --browser.
         #[arg(long)]
         bots: Option<usize>,
         /// Start all bots at once in the same number of hot slots. Compare with `xargs -P`, which starts the same
         /// commands.
         #[arg(long, conflicts_with = "docker")]
         burst: bool,
+        /// Start a bot with a browser in a stopped, a hot and a prewarmed slot. Compare with a start by hand.
+        #[arg(long, conflicts_with_all = ["docker", "burst"])]
+        browser: bool,
+        /// The script of the bot with a browser.
+        #[arg(long, value_name = "FILE", default_value = "examples/browser-bot/bot.py", requires = "browser")]
+        bot: PathBuf,
         /// The number of clients that request bots, and the number of commands that `xargs` runs at once.
         #[arg(long, default_value_t = 64, requires = "burst")]
         clients: usize,
@@ -276,6 +284,9 @@ pub async fn run(command: Command) -> Done {
         Command::Start { database, bots, burst: true, clients, rounds, json, svg, .. } => {
             let bots = bots.unwrap_or(300);
             start_burst::run(&start_burst::Options { database, bots, clients, rounds, json, svg }).await
+        }
+        Command::Start { database, bots, browser: true, bot, json, .. } => {
+            start_browser::run(&start_browser::Options { database, bots: bots.unwrap_or(30), json, bot }).await
         }
         Command::Start { database, bots, docker, address, json, .. } => {
             let (bots, docker) = (bots.unwrap_or(200), docker.map(|host| start::DockerOptions { host, address }));

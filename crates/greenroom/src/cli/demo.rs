@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 
 const LINES: [&str; 5] = [
     "Good morning, everyone.",
-    "Nobody is here; this is a pretend meeting.",
-    "I will say a few lines, so that there is a transcript to read.",
-    "Ask me to leave with DELETE /bots/{id}.",
-    "Otherwise I leave by myself in a while.",
+    "This is a simulated meeting without other participants.",
+    "I say a few sentences, so that there is a transcript to read.",
+    "To make me leave, call DELETE /bots/{id}.",
+    "Otherwise I leave by myself after a short time.",
 ];
 
 /// Plays the bot. `config.demo_ms` of the bot's data says how long it stays, `config.demo_exit_code` how it ends.
@@ -23,7 +23,7 @@ pub fn play() -> ExitCode {
     let stays = Duration::from_millis(data["config"]["demo_ms"].as_u64().unwrap_or(30_000));
     let code = data["config"]["demo_exit_code"].as_u64().and_then(|code| u8::try_from(code).ok()).unwrap_or(0);
     let commands = listen();
-    println!("the demo bot goes to {}", data["meeting_url"].as_str().unwrap_or("a meeting"));
+    println!("demo bot joins {}", data["meeting_url"].as_str().unwrap_or("a meeting"));
     say(&json!({"event": "joined"}));
     let pause = stays / u32::try_from(LINES.len() + 1).unwrap_or(1);
     for (number, line) in LINES.iter().enumerate() {
@@ -65,7 +65,7 @@ fn told_to_leave(commands: &mpsc::Receiver<Value>, pause: Duration) -> bool {
         let left = until.saturating_duration_since(std::time::Instant::now());
         match commands.recv_timeout(left) {
             Ok(command) if command["action"] == "leave" => return true,
-            Ok(command) => println!("the demo bot was told: {command}"),
+            Ok(command) => println!("demo bot received: {command}"),
             Err(RecvTimeoutError::Timeout) => return false,
             Err(RecvTimeoutError::Disconnected) => {
                 // Nobody tells it anything; it stays all the same.

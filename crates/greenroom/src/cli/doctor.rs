@@ -3,8 +3,8 @@
 use clap::{Args, Subcommand};
 use domain::{BotId, SlotName};
 
-use super::{Done, Settings};
-use crate::doctor::story::Story;
+use super::{Done, Settings, counted};
+use crate::doctor::report::Report;
 use crate::doctor::{self, Doctor};
 use crate::providers::check::Verdict;
 
@@ -40,8 +40,8 @@ pub async fn run(command: Command, before: &Settings) -> Done {
         None => examine(before).await,
         Some(Of::Slot { name, settings }) => {
             let doctor = Doctor::open(&settings.over(&before).load()?).await?;
-            let story = doctor.slot(&SlotName::stored(name.clone())).await?;
-            show(&story.ok_or_else(|| format!("there is no slot {name}"))?);
+            let report = doctor.slot(&SlotName::stored(name.clone())).await?;
+            show(&report.ok_or_else(|| format!("there is no slot {name}"))?);
             Ok(())
         }
         Some(Of::Bot { id, settings }) => {
@@ -62,7 +62,7 @@ async fn examine(settings: Settings) -> Done {
                 Verdict::Note => "note",
                 Verdict::Doubtful => {
                     doubtful += 1;
-                    "look"
+                    "warn"
                 }
                 Verdict::Bad => {
                     bad += 1;
@@ -73,16 +73,16 @@ async fn examine(settings: Settings) -> Done {
         }
     }
     match (bad, doubtful) {
-        (0, 0) => println!("Everything is in order."),
-        (0, count) => return Err(format!("it works, but {count} of these are to be looked at").into()),
-        (count, _) => return Err(format!("{count} of these keep it from working").into()),
+        (0, 0) => println!("All checks passed."),
+        (0, count) => return Err(format!("{} passed with a warning", counted(count, "check")).into()),
+        (count, _) => return Err(format!("{} failed", counted(count, "check")).into()),
     }
     Ok(())
 }
 
-fn show(story: &Story) {
-    println!("{}", story.title);
-    for (about, text) in &story.lines {
+fn show(report: &Report) {
+    println!("{}", report.title);
+    for (about, text) in &report.lines {
         let mut lines = text.lines();
         println!("  {about:<12} {}", lines.next().unwrap_or_default());
         for line in lines {

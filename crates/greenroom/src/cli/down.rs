@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use super::{Done, Settings, asked};
+use super::{Done, Settings, asked, counted};
 use crate::teardown::down::{self, Down};
 
 #[derive(Debug, Args)]
@@ -17,34 +17,39 @@ pub struct Command {
 pub async fn run(command: Command, before: &Settings) -> Done {
     let down = Down::prepare(&command.settings.over(before).load()?).await?;
     if down.is_empty() {
-        println!("There are no slots and no bots: nothing is left to end.");
+        println!("There are no bots and no slots to remove.");
         down.leave().await;
         return Ok(());
     }
     let slots: usize = down.slots.values().sum();
-    println!("This ends {} bots and removes {slots} slots of {} pools:", down.bots, down.slots.len());
+    let [bots, slots, pools] =
+        [(down.bots, "bot"), (slots, "slot"), (down.slots.len(), "pool")].map(|(number, noun)| counted(number, noun));
+    println!("This command ends {bots} and removes {slots} of {pools}:");
     for (pool, count) in &down.slots {
         println!("  {pool:<20} {count}");
     }
     if down.unknown > 0 {
-        println!("and {} that the providers have and no slot knows.", down.unknown);
+        println!("It also removes {} that only the providers have.", counted(down.unknown, "slot"));
     }
     for (pool, message) in &down.unreachable {
-        println!("The slots of {pool} stay: {message}.");
+        println!("It cannot remove the slots of the pool {pool}: {message}.");
     }
-    if !command.yes && !asked("Go on?")? {
+    if !command.yes && !asked("Continue?")? {
         println!("Nothing was changed.");
         down.leave().await;
         return Ok(());
     }
     let on_machines = down.on_machines.clone();
     let down::Done { bots, slots } = down.remove().await?;
-    println!("Ended {bots} bots and removed {slots} slots.");
+    println!("Ended {} and removed {}.", counted(bots, "bot"), counted(slots, "slot"));
     if on_machines.is_empty() {
-        println!("Nothing of this installation is left at its providers.");
+        println!("The providers have no more slots of this installation.");
     }
     for pool in on_machines {
-        println!("The Auto Scaling groups of {pool} keep their machines: scale them to 0 to end these.");
+        println!(
+            "The Auto Scaling groups of the pool {pool} keep their machines. To terminate the machines, scale the \
+             groups to 0."
+        );
     }
     Ok(())
 }

@@ -188,7 +188,7 @@ async fn serve(settings: Settings) -> Done {
     telemetry::log();
     // Bots of the same user must not read the secrets in its environment and memory.
     if let Err(error) = nix::sys::prctl::set_dumpable(false) {
-        tracing::warn!(%error, "server memory not hidden from other processes of its user");
+        tracing::warn!(%error, "server memory not protected from other processes of the same user");
     }
     serve::serve(&config).await
 }
@@ -196,8 +196,8 @@ async fn serve(settings: Settings) -> Done {
 fn check(settings: Settings) -> Done {
     let config = settings.load()?;
     match &config.file {
-        Some(file) => println!("{} is in order.", file.display()),
-        None => println!("There is no configuration file; the defaults are in order."),
+        Some(file) => println!("{} is valid.", file.display()),
+        None => println!("There is no configuration file. The defaults apply."),
     }
     println!("  listen    {}", config.listen);
     println!("  database  {}", config.database_shown());
@@ -228,8 +228,13 @@ async fn migrate(settings: Settings) -> Done {
         }
         Err(error) => return Err(error.into()),
     }
-    println!("The database {} is at the schema of this version.", config.database_shown());
+    println!("The database {} has the schema of this version.", config.database_shown());
     Ok(())
+}
+
+/// Returns a number with its noun, such as `1 bot` or `2 bots`.
+fn counted(number: usize, noun: &str) -> String {
+    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
 /// Asks a person to go on. Without a terminal nobody can be asked.
@@ -237,7 +242,7 @@ fn asked(question: &str) -> Result<bool, Box<dyn std::error::Error>> {
     use std::io::{IsTerminal, Write};
 
     if !std::io::stdin().is_terminal() {
-        return Err("nobody can be asked, because standard input is not a terminal: say --yes".into());
+        return Err("standard input is not a terminal, so the command cannot ask for confirmation: use --yes".into());
     }
     print!("{question} [y/N] ");
     std::io::stdout().flush()?;

@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 
-use super::{Done, Settings, asked};
+use super::{Done, Settings, asked, counted};
 use crate::teardown::pool::PoolRemoval;
 
 #[derive(Debug, Subcommand)]
@@ -30,16 +30,18 @@ pub async fn run(command: Command, before: &Settings) -> Done {
     let removal = PoolRemoval::prepare(&settings.over(before).load()?, &name).await?;
     let bots = match (removal.busy, force) {
         (0, _) => String::new(),
-        (busy, true) => format!("; {busy} have a bot, which is ended"),
-        (busy, false) => format!("; {busy} have a bot, whose end is waited for"),
+        (busy, true) => format!(" and {}, which the command ends", counted(busy, "bot")),
+        (busy, false) => format!(" and {}; the command waits until all bots have ended", counted(busy, "bot")),
     };
-    println!("The pool {name} ({}) has {} slots{bots}.", removal.provider(), removal.slots);
-    if !yes && !asked("Delete them at the provider, and forget the pool?")? {
+    println!("The pool {name} ({}) has {}{bots}.", removal.provider(), counted(removal.slots, "slot"));
+    if !yes && !asked("Delete the slots at the provider, and then the pool?")? {
         println!("Nothing was changed.");
         return Ok(());
     }
-    let waiting = |busy| println!("Waiting for {busy} bots to end; --force would end them.");
+    let waiting = |busy| {
+        println!("Waiting for {} to end. With --force, the command ends all bots at once.", counted(busy, "bot"))
+    };
     let removed = removal.remove(force, waiting).await?;
-    println!("Removed {removed} slots and the pool {name}.");
+    println!("Removed {} and the pool {name}.", counted(removed, "slot"));
     Ok(())
 }

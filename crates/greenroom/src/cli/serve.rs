@@ -7,7 +7,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use super::Done;
 use crate::config::Config;
 use crate::server::Server;
-use crate::server::first::First;
+use crate::server::first_start::FirstStart;
 
 pub async fn serve(config: &Config) -> Done {
     // Before anything is opened, so that a signal that comes early is not lost.
@@ -21,48 +21,51 @@ pub async fn serve(config: &Config) -> Done {
     };
     let server = tokio::select! {
         server = Server::start(config, |url, first| {
-            let greeted = greet(config, url, first);
+            let greeted = print_start(config, url, first);
             // Without anything that is shown only once, nobody needs to read it.
             if first.is_empty() { Ok(()) } else { greeted }
         }) => server?,
         () = stop() => return Ok(()),
     };
     if config.public_url.is_none() && !server.address.ip().is_loopback() {
-        tracing::warn!("public_url is not set: bots on other machines cannot reach this server");
+        tracing::warn!("public_url not set; bots on other machines cannot reach this server");
     }
     tracing::info!(
         address = %server.address,
         database = config.database_shown(),
         version = env!("CARGO_PKG_VERSION"),
-        "serving"
+        "server started"
     );
     server.run(stop).await?;
     Ok(())
 }
 
 /// Printed on standard output, apart from the log. What the first start made is shown here and nowhere else.
-fn greet(config: &Config, url: &str, first: &First) -> io::Result<()> {
+fn print_start(config: &Config, url: &str, first: &FirstStart) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "Greenroom {} serves at {url}", env!("CARGO_PKG_VERSION"))?;
     writeln!(out, "  database  {}", config.database_shown())?;
     writeln!(out, "  docs      {url}/docs")?;
-    let First { admin_token, user } = first;
+    let FirstStart { admin_token, user } = first;
     if !first.is_empty() {
-        writeln!(out, "\nThis is the first start. Keep these: they are shown once and stored as hashes.")?;
+        writeln!(
+            out,
+            "\nThis is the first start. Save these secrets: the server shows them once, and stores only hashes."
+        )?;
     }
     if let Some(token) = admin_token {
         writeln!(out, "  admin token  {token}")?;
     }
     if let Some((user, key)) = user {
         let (key, limit) = (key.reveal(), user.max_concurrent_bots);
-        writeln!(out, "  API key      {key}  (of {}, who may run {limit} bots at once)", user.email)?;
-        writeln!(out, "\nAsk for a bot:")?;
+        writeln!(out, "  API key      {key}  (user {}, at most {limit} bots at once)", user.email)?;
+        writeln!(out, "\nRequest a bot:")?;
         writeln!(
             out,
             "  curl -sS {url}/bots -H 'Authorization: Bearer {key}' \\\n    \
              -d '{{\"meeting_url\": \"https://meet.google.com/abc-defg-hij\"}}'"
         )?;
-        writeln!(out, "\nSee your bots:")?;
+        writeln!(out, "\nList your bots:")?;
         writeln!(out, "  curl -sS {url}/bots/active -H 'Authorization: Bearer {key}'")?;
     }
     writeln!(out, "\nReady.")?;

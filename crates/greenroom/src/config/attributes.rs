@@ -24,7 +24,7 @@ pub fn read(section: &mut Section<'_>, provider: Option<&ProviderConfig>) -> Att
     };
     if let Some(provider) = provider.filter(|provider| provider.provisioned_per_bot()) {
         let kind = provider.as_str();
-        section.complain(format!("`{path}` is not for {kind}: what its runners have is said by `classes`"));
+        section.complain(format!("`{path}` cannot be set for {kind}; set the attributes of its runners in `classes`"));
     }
     let mut own = section.own("attributes", tree);
     let [resource_class, instance_type] = ["resource_class", "instance_type"].map(|key| name(&mut own, key));
@@ -46,7 +46,7 @@ fn name(section: &mut Section<'_>, key: &'static str) -> Option<String> {
         return Some(name);
     }
     let path = section.key_path(key);
-    section.complain(format!("`{path}` is `{name}`, but must be letters, digits, `.`, `_` and `-`, at most 64"));
+    section.complain(format!("`{path}` is `{name}`, but must have at most 64 letters, digits, `.`, `_` and `-`"));
     None
 }
 

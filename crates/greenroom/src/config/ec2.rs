@@ -117,20 +117,22 @@ impl Ec2Config {
                 [self, other].map(|one| (&one.region, &one.endpoint, &one.table, &one.queue_prefix));
             let half = (region, at) == (region_2, at_2) && (table == table_2 || prefix == prefix_2);
             // Each pool would treat the other's machines as its own.
-            return half.then(|| "`table` and `queue_prefix`: set both alike, or none of them".to_owned());
+            return half.then(|| {
+                "`table` or `queue_prefix`: use the same values for both keys, or different values for both".to_owned()
+            });
         }
         let is_other = |class: &&aws::Class| {
             let made_of = |class: &aws::Class| (class.cpu, class.mem, class.instance_types.clone());
             other.classes.iter().any(|theirs| theirs.name == class.name && made_of(theirs) != made_of(class))
         };
         if let Some(class) = self.classes.iter().find(is_other) {
-            return Some(format!("cpu, mem and instance_types of the class {}", class.name));
+            return Some(format!("`cpu`, `mem` or `instance_types` of the class {}", class.name));
         }
         let differs = [
-            ("launch_template", self.launch_template != other.launch_template),
-            ("subnets", self.subnets != other.subnets),
-            ("zones", self.zones != other.zones),
-            ("the times and `rounds`", self.pace != other.pace),
+            ("`launch_template`", self.launch_template != other.launch_template),
+            ("`subnets`", self.subnets != other.subnets),
+            ("`zones`", self.zones != other.zones),
+            ("a time limit or `rounds`", self.pace != other.pace),
         ];
         differs.into_iter().find(|(_, differs)| *differs).map(|(what, _)| what.to_owned())
     }
@@ -148,21 +150,19 @@ pub fn read(section: &mut Section<'_>, size: Size) -> Option<Ec2Config> {
     if let Some(table) = table.as_deref().filter(|table| !is_table(table)) {
         let path = section.key_path("table");
         section.complain(format!(
-            "`{path}` is `{table}`, but names of tables have letters, digits, dots, dashes and underscores, from 3 to 255"
+            "`{path}` is `{table}`, but must have 3 to 255 letters, digits, dots, dashes and underscores"
         ));
     }
     if let Some(prefix) = queue_prefix.as_deref().filter(|prefix| !is_of_queue(prefix)) {
         let path = section.key_path("queue_prefix");
-        section.complain(format!(
-            "`{path}` is `{prefix}`, but names of queues have letters, digits, dashes and underscores only"
-        ));
+        section.complain(format!("`{path}` is `{prefix}`, but may have only letters, digits, dashes and underscores"));
     }
     let launch_template = section.text("launch_template");
     let [subnets, zones] = [("subnets", "subnet-0a1b2c3d"), ("zones", "eu-west-1a")]
         .map(|(key, such_as)| names(section, key, such_as).unwrap_or_default());
     if !subnets.is_empty() && !zones.is_empty() {
         let [subnets, zones] = ["subnets", "zones"].map(|key| section.key_path(key));
-        section.complain(format!("`{subnets}` are in zones already: set them or `{zones}`, not both"));
+        section.complain(format!("`{subnets}` and `{zones}` cannot be set together: subnets already have zones"));
     }
     let (classes, given) = classes(section, size, queue_prefix.as_deref().unwrap_or_default());
     let pace = pace(section);
@@ -218,7 +218,7 @@ fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Cla
         }
     };
     if given.is_empty() {
-        section.complain(format!("`{path}` is empty, so there could be no runner"));
+        section.complain(format!("`{path}` must not be empty"));
     }
     let (mut classes, mut sizes) = (Vec::new(), BTreeSet::new());
     for (name, tree) in given {
@@ -232,7 +232,7 @@ fn classes(section: &mut Section<'_>, size: Size, prefix: &str) -> (Vec<aws::Cla
         }
         if class.min_idle > class.max {
             let (name, min_idle, max) = (&class.name, class.min_idle, class.max);
-            section.complain(format!("`{path}.{name}.min_idle` ({min_idle}) is more than its `max` ({max})"));
+            section.complain(format!("`{path}.{name}.min_idle` ({min_idle}) must not be more than `max` ({max})"));
         }
     }
     (classes, sizes)
@@ -252,8 +252,8 @@ fn class(
     let queue = prefix.len() + name.len();
     if !is_class_name(&name) || !is_of_queue(&name) || queue > LONGEST_QUEUE {
         section.complain(format!(
-            "`{path}`: the name of a class is part of the name of its queue, `{prefix}{name}`: letters, digits, dashes \
-             and underscores, {LONGEST_QUEUE} in all"
+            "`{path}`: the class gives its queue the name `{prefix}{name}`, which must have at most {LONGEST_QUEUE} \
+             letters, digits, dashes and underscores"
         ));
         return None;
     }
@@ -267,7 +267,7 @@ fn class(
     if known.is_none() && !["cpu", "mem", "instance_types"].iter().all(|key| own.has(key)) {
         let known = aws::KNOWN_CLASSES.map(|(name, ..)| name).join(", ");
         own.complain(format!(
-            "`{path}` is not a known class ({known}); for one of your own say its `cpu`, `mem` and `instance_types`"
+            "`{path}` is not a known class ({known}); for your own class, set `cpu`, `mem` and `instance_types`"
         ));
     }
     let cpu = own.number("cpu", cpu, 1..=requirements::MOST);
@@ -275,7 +275,7 @@ fn class(
     let usual = || USUAL_FAMILIES.map(|family| format!("{family}.{name}")).to_vec();
     let instance_types = names(&mut own, "instance_types", "c6i.large").unwrap_or_else(usual);
     if let Some(wrong) = instance_types.iter().find(|name| !is_class_name(name)) {
-        own.complain(format!("`{path}.instance_types` has `{wrong}`, which is no instance type, such as c6i.large"));
+        own.complain(format!("`{path}.instance_types` has `{wrong}`, which is not an instance type such as c6i.large"));
     }
     let sizes = ["max", "spot_max", "min_idle"].into_iter().filter(|key| own.has(key));
     given.extend(sizes.map(|key| (name.clone(), key)));
@@ -301,24 +301,30 @@ fn pace(section: &mut Section<'_>) -> aws::Pace {
         rounds: section.number("rounds", usual.rounds, 1..=1_000),
     };
     let longer = [
-        ("healthy_within", pace.healthy, "heartbeat_interval", pace.heartbeat, "every runner would be taken for dead"),
+        ("healthy_within", pace.healthy, "heartbeat_interval", pace.heartbeat, "every runner would count as dead"),
         (
             "claim_timeout",
             pace.claim,
             "registration_timeout",
             pace.registration,
-            "claims would end while they are made",
+            "claims would end before agents can acknowledge them",
         ),
         ("claim_timeout", pace.claim, "healthy_within", pace.healthy, "runners would be ended while they are healthy"),
-        ("announcement", pace.announcement, "redelivery", pace.redelivery, "what is sent back would have ended there"),
+        (
+            "announcement",
+            pace.announcement,
+            "redelivery",
+            pace.redelivery,
+            "returned messages would end while they are hidden",
+        ),
     ];
     for (key, time, other, least, why) in longer.into_iter().filter(|(_, time, _, least, _)| time <= least) {
         let [key, other] = [key, other].map(|key| section.key_path(key));
-        section.complain(format!("`{key}` ({time:?}) must be longer than `{other}` ({least:?}), or {why}"));
+        section.complain(format!("`{key}` ({time:?}) must be longer than `{other}` ({least:?}); otherwise {why}"));
     }
     if pace.redelivery.subsec_nanos() != 0 {
         let path = section.key_path("redelivery");
-        section.complain(format!("`{path}` must be in whole seconds, which is how SQS counts"));
+        section.complain(format!("`{path}` must be in whole seconds, because SQS counts in seconds"));
     }
     pace
 }
@@ -333,7 +339,7 @@ fn within(
         let toml::Value::String(text) = value else {
             return Err("is not a duration; write it in quotes with its unit, such as \"90s\" or \"5m\"".to_owned());
         };
-        let time = duration::parse(&text).map_err(|sentence| format!("cannot be read: {sentence}"))?;
+        let time = duration::parse(&text).map_err(|sentence| format!("is not valid: {sentence}"))?;
         let wrong = || format!("is {text}, but must be from {:?} to {:?}", range.start(), range.end());
         if range.contains(&time) { Ok(time) } else { Err(wrong()) }
     });

@@ -79,9 +79,9 @@ impl Tree {
         let wants_list = first.parse::<usize>().ok();
         match self {
             Tree::List(items) => {
-                let index = wants_list.ok_or_else(|| format!("`{first}` is not a number that counts in a list"))?;
+                let index = wants_list.ok_or_else(|| format!("`{first}` must be a number, the position in a list"))?;
                 if index > items.len() {
-                    return Err(format!("number {index} comes before number {} in a list", items.len()));
+                    return Err(format!("entry {index} of the list is set, but entry {} is missing", items.len()));
                 }
                 if index == items.len() {
                     items.push(Tree::empty());
@@ -144,7 +144,7 @@ pub fn lay_environment(tree: &mut Tree, variables: &BTreeMap<String, String>, co
     for (path, name, value) in settings {
         let path: Vec<&str> = path.split("__").collect();
         if let Err(sentence) = tree.set(&path, plain(value), Origin::Variable(name.clone())) {
-            complaints.push(format!("the environment variable {name} cannot be placed: {sentence}"));
+            complaints.push(format!("the environment variable {name} cannot be used: {sentence}"));
         }
     }
     // Last, because their pools may come from the environment too.
@@ -161,7 +161,7 @@ pub fn lay_flag(tree: &mut Tree, assignment: &str, complaints: &mut Vec<String>)
     };
     let path: Vec<&str> = path.split('.').collect();
     if let Err(sentence) = tree.set(&path, plain(value), Origin::Flag(format!("--set {}", path.join(".")))) {
-        complaints.push(format!("--set {} cannot be placed: {sentence}", path.join(".")));
+        complaints.push(format!("--set {} cannot be used: {sentence}", path.join(".")));
     }
 }
 
@@ -195,7 +195,7 @@ fn lay_older_name(tree: &mut Tree, name: &str, value: &str, complaints: &mut Vec
         _ => return,
     };
     if let Err(sentence) = tree.set(path, value, Origin::Variable(name.to_owned())) {
-        complaints.push(format!("the environment variable {name} cannot be placed: {sentence}"));
+        complaints.push(format!("the environment variable {name} cannot be used: {sentence}"));
     }
 }
 

@@ -7,18 +7,18 @@
 //! - [`pool`]: the pools
 //! - [`provider`]: the providers of pools
 //! - [`ec2`]: the settings of the EC2 provider
-//! - [`kept`]: the provider settings that the database stores
+//! - [`stored_provider`]: the provider settings that the database stores
 //! - [`attributes`]: the attributes of slots
 //! - [`duration`]: durations such as `90s` and `5m`
 
 pub mod attributes;
 pub mod duration;
 pub mod ec2;
-pub mod kept;
 pub mod layers;
 pub mod pool;
 pub mod provider;
 pub mod section;
+pub mod stored_provider;
 #[cfg(test)]
 mod tests;
 
@@ -99,8 +99,10 @@ pub struct Complaints(pub Vec<String>);
 
 impl fmt::Display for Complaints {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let things = if self.0.len() == 1 { "one thing" } else { "several things" };
-        write!(f, "the configuration has {things} to mend:")?;
+        match self.0.len() {
+            1 => write!(f, "the configuration has 1 error:")?,
+            count => write!(f, "the configuration has {count} errors:")?,
+        }
         for complaint in &self.0 {
             write!(f, "\n  - {complaint}.")?;
         }
@@ -137,7 +139,7 @@ fn read_file(named: Option<&Path>, complaints: &mut Vec<String>) -> (Tree, Optio
         Ok(table) => (Tree::from_toml(table, &Origin::File(path.to_owned())), Some(path.to_owned())),
         Err(error) => {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            complaints.push(format!("{} is not TOML at line {line}: {}", path.display(), error.message()));
+            complaints.push(format!("{} is not valid TOML at line {line}: {}", path.display(), error.message()));
             (Tree::empty(), None)
         }
     }
@@ -162,14 +164,12 @@ fn read(
     }
     let database = root.text("database").unwrap_or_else(|| "sqlite:greenroom.db".to_owned());
     if !["sqlite:", "postgres://", "postgresql://"].iter().any(|scheme| database.starts_with(scheme)) {
-        root.complain("`database` must begin with sqlite: or postgres://".to_owned());
+        root.complain("`database` must begin with sqlite:, postgres:// or postgresql://".to_owned());
     }
     let redis = redis_url(&mut root, "redis");
     let bots_redis = redis_url(&mut root, "bots_redis");
     if bots_redis.is_some() && redis.is_none() {
-        root.complain(
-            "`bots_redis` is set and `redis` is not, so bots would listen where nothing is published".to_owned(),
-        );
+        root.complain("`bots_redis` needs `redis`: without it the server publishes no commands for bots".to_owned());
     }
     let admin_token = root.text("admin_token");
 
@@ -242,6 +242,7 @@ fn read(
     complaints.extend(deadlines.contradictions());
     let has_own_pools = pools.is_some();
     let pools = read_pools(pools, variables, complaints);
+    complaints.extend(pools.iter().filter_map(|pool| pool.ready_too_late(deadlines.no_start)));
     Config {
         listen,
         public_url,
@@ -293,7 +294,7 @@ fn read_pools(
         pools.into_iter().enumerate().filter_map(|(index, tree)| pool::read(index, tree, complaints)).collect();
     for (index, pool) in pools.iter().enumerate() {
         if pools[..index].iter().any(|earlier| earlier.name == pool.name) {
-            complaints.push(format!("two pools have the name `{}`", pool.name));
+            complaints.push(format!("`pool`: two pools have the `name` `{}`", pool.name));
         }
         for earlier in &pools[..index] {
             if let (ProviderConfig::Ec2(one), ProviderConfig::Ec2(other)) = (&earlier.provider, &pool.provider)
@@ -301,7 +302,7 @@ fn read_pools(
             {
                 let (one, other) = (&earlier.name, &pool.name);
                 complaints
-                    .push(format!("the pools `{one}` and `{other}` share their runners, but do not agree on {what}"));
+                    .push(format!("`pool`: the pools `{one}` and `{other}` share their runners, but differ in {what}"));
             }
         }
     }

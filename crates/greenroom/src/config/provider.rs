@@ -111,6 +111,16 @@ impl ProviderConfig {
         self.kind().as_str()
     }
 
+    /// The configured environment of its slots, if it has one.
+    pub fn environment_mut(&mut self) -> Option<&mut BTreeMap<String, String>> {
+        match self {
+            Self::Docker(config) | Self::Swarm(config) => Some(&mut config.env),
+            Self::Nomad(config) => Some(&mut config.env),
+            Self::Coolify(config) => Some(&mut config.env),
+            Self::Process(_) | Self::Ec2(_) => None,
+        }
+    }
+
     /// Whether a slot gets its machine only when it has a bot.
     pub fn provisioned_per_bot(&self) -> bool {
         self.kind().provisioned_per_bot()
@@ -151,7 +161,7 @@ pub fn read(section: &mut Section<'_>, index: usize, kind: ProviderKind, size: S
         if kind == ProviderKind::Process {
             return Some(ProviderConfig::Process(ProcessConfig::default()));
         }
-        section.complain(format!("`pool.{index}` has the provider {kind}, but no `{kind} = {{ … }}`"));
+        section.complain(format!("`pool.{index}.{kind}` is missing; the provider {kind} needs `{kind} = {{ … }}`"));
         return None;
     };
     let mut own = section.own(kind.as_str(), tree);
@@ -190,7 +200,7 @@ fn docker(section: &mut Section<'_>) -> Option<DockerConfig> {
     let host = section.text("host");
     if let Some(host) = host.as_deref().filter(|host| !is_host(host)) {
         let path = section.key_path("host");
-        section.complain(format!("`{path}` is `{host}`, but must begin with unix:// or tcp://"));
+        section.complain(format!("`{path}` is `{host}`, but must begin with unix://, tcp:// or http://"));
     }
     Some(DockerConfig {
         host,
@@ -216,17 +226,17 @@ fn nomad(section: &mut Section<'_>) -> Option<NomadConfig> {
     let [ca_cert, client_cert, client_key] = ["ca_cert", "client_cert", "client_key"].map(|key| section.text(key));
     if client_cert.is_some() != client_key.is_some() {
         let [cert, key] = ["client_cert", "client_key"].map(|key| section.key_path(key));
-        section.complain(format!("`{cert}` and `{key}` belong together: set both, or neither"));
+        section.complain(format!("`{cert}` and `{key}`: set both, or neither"));
     }
     let address = required(section, "address", address);
     let tls_server_name = section.text("tls_server_name");
     if let Some(name) = tls_server_name.as_deref().filter(|name| !is_name(name)) {
         let path = section.key_path("tls_server_name");
-        section.complain(format!("`{path}` is `{name}`, which is no name of a server, such as server.global.nomad"));
+        section.complain(format!("`{path}` is `{name}`, which is not a server name such as server.global.nomad"));
     }
     if tls_server_name.is_some() && address.as_deref().is_some_and(|address| !address.starts_with("https://")) {
         let [name, address] = ["tls_server_name", "address"].map(|key| section.key_path(key));
-        section.complain(format!("`{name}` is for servers with a certificate: `{address}` must begin with https://"));
+        section.complain(format!("`{name}` needs a server with a certificate: `{address}` must begin with https://"));
     }
     Some(NomadConfig {
         token: token.map(Into::into),
@@ -304,7 +314,7 @@ fn image(section: &mut Section<'_>, key: &'static str) -> Option<String> {
     let image = section.text(key)?;
     if image.contains(char::is_whitespace) || image.contains("://") {
         let path = section.key_path(key);
-        section.complain(format!("`{path}` is `{image}`, which is no name of an image, such as team/meet-bot:1.4"));
+        section.complain(format!("`{path}` is `{image}`, which is not an image name such as team/meet-bot:1.4"));
     }
     Some(image)
 }
@@ -330,7 +340,8 @@ fn memory(section: &mut Section<'_>) -> Option<u64> {
             toml::Value::String(text) => in_bytes(&text),
             _ => None,
         };
-        let wanted = || format!("must be an amount of memory from {LEAST_MEMORY} MiB, such as \"512m\" or \"2g\"");
+        let wanted =
+            || format!("must be an amount of memory of at least {LEAST_MEMORY} MiB, such as \"512m\" or \"2g\"");
         bytes.filter(|bytes| (LEAST_MEMORY * MIB..=i64::MAX as u64).contains(bytes)).ok_or_else(wanted)
     })
 }
@@ -373,9 +384,9 @@ fn environment(section: &mut Section<'_>) -> BTreeMap<String, String> {
             }
         };
         if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            section.complain(format!("`{path}.{name}` is no variable of an environment"));
+            section.complain(format!("`{path}.{name}` is not a valid environment variable"));
         } else if name.starts_with("GREENROOM_") || name == "BOT_DATA" {
-            section.complain(format!("`{path}.{name}` is set by greenroom itself"));
+            section.complain(format!("`{path}.{name}` is reserved: Greenroom sets it"));
         } else {
             variables.insert(name, value);
         }

@@ -21,11 +21,11 @@ impl<'a> Section<'a> {
         let entries = match tree {
             Tree::Table(entries) => entries,
             Tree::Leaf(_, origin) => {
-                complaints.push(format!("`{path}` {origin} is a single value, but it is a section of settings"));
+                complaints.push(format!("`{path}` {origin} is a single value, but must be a section"));
                 BTreeMap::new()
             }
             Tree::List(_) => {
-                complaints.push(format!("`{path}` is a list, but it is a section of settings"));
+                complaints.push(format!("`{path}` is a list, but must be a section"));
                 BTreeMap::new()
             }
         };
@@ -50,11 +50,11 @@ impl<'a> Section<'a> {
             Tree::List(items) => Some(items),
             Tree::Leaf(toml::Value::Array(items), _) if items.is_empty() => Some(Vec::new()),
             Tree::Leaf(_, origin) => {
-                self.complain(format!("`{key}` {origin} is not a list of tables; write [[{key}]] before each"));
+                self.complain(format!("`{key}` {origin} must be a list of tables; write [[{key}]] before each table"));
                 None
             }
             Tree::Table(_) => {
-                self.complain(format!("`{key}` is one table, but it is a list; write [[{key}]] with two brackets"));
+                self.complain(format!("`{key}` is one table, but must be a list; write [[{key}]] with two brackets"));
                 None
             }
         }
@@ -78,15 +78,15 @@ impl<'a> Section<'a> {
     pub fn text(&mut self, key: &'static str) -> Option<String> {
         self.read(key, "text", |value| match value {
             toml::Value::String(text) if !text.is_empty() => Ok(text),
-            toml::Value::String(_) => Err("is empty".to_owned()),
-            _ => Err("is not text".to_owned()),
+            toml::Value::String(_) => Err("must not be empty".to_owned()),
+            _ => Err("must be text".to_owned()),
         })
     }
 
     /// A list of texts that are not empty.
     pub fn texts(&mut self, key: &'static str) -> Option<Vec<String>> {
-        const WANTED: &str = "must be a list of words, such as [\"greenroom-agent\", \"--\", \"my-bot\"]";
-        self.read(key, "a list of words", |value| {
+        const WANTED: &str = "must be a list of texts, such as [\"greenroom-agent\", \"--\", \"my-bot\"]";
+        self.read(key, "a list of texts", |value| {
             let toml::Value::Array(items) = value else { return Err(WANTED.to_owned()) };
             let texts: Option<Vec<String>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
             let texts = texts.filter(|texts| texts.first().is_some_and(|first| !first.is_empty()));
@@ -108,7 +108,7 @@ impl<'a> Section<'a> {
             toml::Value::String(text) => match duration::parse(&text) {
                 Ok(duration) if duration.is_zero() && !may_be_zero => Err("must be longer than 0".to_owned()),
                 Ok(duration) => Ok(duration),
-                Err(sentence) => Err(format!("cannot be read: {sentence}")),
+                Err(sentence) => Err(format!("is not valid: {sentence}")),
             },
             _ => Err("is not a duration; write it in quotes with its unit, such as \"90s\" or \"5m\"".to_owned()),
         })
@@ -122,11 +122,20 @@ impl<'a> Section<'a> {
                 toml::Value::String(text) => text.trim().parse().ok(),
                 _ => None,
             };
-            let number = number.ok_or("is not a whole number")?;
+            let number = number.ok_or("must be a whole number")?;
             u32::try_from(number)
                 .ok()
                 .filter(|number| range.contains(number))
                 .ok_or_else(|| format!("is {number}, but must be from {} to {}", range.start(), range.end()))
+        })
+        .unwrap_or(default)
+    }
+
+    pub fn flag(&mut self, key: &'static str, default: bool) -> bool {
+        self.read(key, "true or false", |value| match value {
+            toml::Value::Boolean(flag) => Ok(flag),
+            toml::Value::String(text) => text.trim().parse().map_err(|_| "must be true or false".to_owned()),
+            _ => Err("must be true or false".to_owned()),
         })
         .unwrap_or(default)
     }
@@ -160,7 +169,7 @@ impl<'a> Section<'a> {
                 }
             },
             Tree::Table(_) | Tree::List(_) => {
-                self.complaints.push(format!("`{path}` is a section, but it is {wanted}"));
+                self.complaints.push(format!("`{path}` is a section, but must be {wanted}"));
                 None
             }
         }

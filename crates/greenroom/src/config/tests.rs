@@ -50,7 +50,7 @@ fn the_limits_of_the_server_have_defaults_and_can_be_set() {
 }
 
 #[test]
-fn the_environment_is_above_the_file_and_a_flag_is_above_both() {
+fn the_environment_overrides_the_file_and_a_flag_overrides_both() {
     let file = "listen = \"127.0.0.1:1\"\n[deploy]\nmax_concurrent = 1";
     let config = load(file, &[("GREENROOM_DEPLOY__MAX_CONCURRENT", "2")], &[]).unwrap();
     assert_eq!((config.listen.as_str(), config.max_concurrent_deployments), ("127.0.0.1:1", 2));
@@ -61,7 +61,7 @@ fn the_environment_is_above_the_file_and_a_flag_is_above_both() {
 }
 
 #[test]
-fn a_pull_may_stand_still_for_two_minutes_unless_it_is_said_for_how_long() {
+fn a_pull_may_stall_for_two_minutes_by_default() {
     assert_eq!(load("", &[], &[]).unwrap().pull_stall, Duration::from_secs(120));
     let config = load("[deploy]\npull_stall = \"30s\"", &[], &[]).unwrap();
     assert_eq!(config.pull_stall, Duration::from_secs(30));
@@ -70,7 +70,7 @@ fn a_pull_may_stand_still_for_two_minutes_unless_it_is_said_for_how_long() {
 }
 
 #[test]
-fn every_complaint_is_told_at_once_and_names_its_key_and_place() {
+fn every_error_is_reported_at_once_with_its_key_and_source() {
     let file = "
         listn = \"127.0.0.1:1\"
         [queue]
@@ -157,7 +157,7 @@ fn a_coolify_pool_takes_its_address_and_token_from_the_environment() {
 }
 
 #[test]
-fn a_pool_that_cannot_be_is_refused_with_each_of_its_faults() {
+fn an_invalid_pool_is_refused_with_each_of_its_errors() {
     let file = "
         [[pool]]
         name = \"Meet Pool\"
@@ -181,10 +181,10 @@ fn a_pool_that_cannot_be_is_refused_with_each_of_its_faults() {
         "`pool.0.name` is `Meet Pool`",
         "`pool.0.platform` in ",
         "must be one of google_meet, teams, zoom",
-        "`pool.0.min_idle` (3) is more than `max_slots` (2)",
-        "`pool.0` has the provider docker, but no `docker = { … }`",
+        "`pool.0.min_idle` (3) must not be more than `max_slots` (2)",
+        "`pool.0.docker` is missing; the provider docker needs `docker = { … }`",
         "unknown key `pool.0.nomad`",
-        "two pools have the name `zoom`",
+        "`pool`: two pools have the `name` `zoom`",
     ] {
         assert!(all.contains(part), "`{part}` is not in:\n{all}");
     }
@@ -206,11 +206,11 @@ fn a_pool_can_be_set_from_the_environment_alone() {
 #[test]
 fn a_file_that_is_not_toml_is_refused_with_its_line() {
     let complaints = load("listen = \"x:1\"\nqueue = [[", &[], &[]).unwrap_err();
-    assert!(complaints[0].contains("is not TOML at line 2"), "{complaints:?}");
+    assert!(complaints[0].contains("is not valid TOML at line 2"), "{complaints:?}");
 }
 
 #[test]
-fn a_file_that_was_named_must_be_there() {
+fn a_configuration_file_that_was_named_must_exist() {
     let sources = Sources { file: Some("no/such/file.toml".into()), ..Sources::default() };
     let complaints = Config::load(&sources).unwrap_err();
     assert!(complaints.0[0].contains("no/such/file.toml cannot be read"));
@@ -246,7 +246,7 @@ fn the_name_in_a_certificate_is_a_name_and_for_addresses_with_certificates() {
     };
     assert_eq!(load("https://10.0.0.1:4646", "server.global.nomad"), Ok(()));
     let wrong = load("https://10.0.0.1:4646", "10.0.0.2").unwrap_err();
-    assert!(wrong.contains("no name of a server, such as server.global.nomad"), "{wrong}");
+    assert!(wrong.contains("not a server name such as server.global.nomad"), "{wrong}");
     let wrong = load("http://10.0.0.1:4646", "server.global.nomad").unwrap_err();
     assert!(wrong.contains("must begin with https://"), "{wrong}");
 }
@@ -319,17 +319,17 @@ fn classes_are_a_list_of_known_ones_or_say_what_they_are() {
     let listed = ec2(&format!("{PLACE}classes = [\"xlarge\", \"large\"]")).unwrap();
     let names: Vec<_> = listed.classes.iter().map(|class| class.name.as_str()).collect();
     assert_eq!(names, ["large", "xlarge"], "the smallest first");
-    let said = format!(
+    let toml = format!(
         "{PLACE}[pool.ec2.classes]\nlarge = {{ max = 4, spot_max = 0, min_idle = 0 }}\n\
          video = {{ cpu = 8, mem = 16384, instance_types = [\"c7g.2xlarge\"], min_idle = 1 }}"
     );
-    let said = ec2(&said).unwrap().classes;
-    assert_eq!((said[0].max, said[0].spot_max, said[0].min_idle, said[0].cpu), (4, 0, 0, 2));
-    assert_eq!((said[1].name.as_str(), said[1].cpu, said[1].max, said[1].min_idle), ("video", 8, 20, 1));
+    let classes = ec2(&toml).unwrap().classes;
+    assert_eq!((classes[0].max, classes[0].spot_max, classes[0].min_idle, classes[0].cpu), (4, 0, 0, 2));
+    assert_eq!((classes[1].name.as_str(), classes[1].cpu, classes[1].max, classes[1].min_idle), ("video", 8, 20, 1));
 }
 
 #[test]
-fn every_fault_of_a_pool_of_runners_is_told_at_once() {
+fn every_error_of_a_pool_of_runners_is_reported_at_once() {
     let all =
         ec2("endpoint = \"localhost\"\nqueue_prefix = \"green room.\"\ntable = \"g\"\nsubnets = []\nregoin = \"x\"\n\
          healthy_within = \"5s\"\nannouncement = \"60s\"\nredelivery = \"1500ms\"\nclaim_timeout = 5\nrounds = 0\n\
@@ -339,8 +339,8 @@ fn every_fault_of_a_pool_of_runners_is_told_at_once() {
         "`pool.0.ec2.region` is missing",
         "unknown key `pool.0.ec2.regoin`",
         "`pool.0.ec2.endpoint` must begin with http:// or https://",
-        "`pool.0.ec2.queue_prefix` is `green room.`, but names of queues have",
-        "`pool.0.ec2.table` is `g`, but names of tables have",
+        "`pool.0.ec2.queue_prefix` is `green room.`, but may have only letters",
+        "`pool.0.ec2.table` is `g`, but must have 3 to 255 letters",
         "`pool.0.ec2.subnets` in ",
         "`pool.0.ec2.healthy_within` (5s) must be longer than `pool.0.ec2.heartbeat_interval` (5s)",
         "`pool.0.ec2.announcement` in ",
@@ -355,15 +355,18 @@ fn every_fault_of_a_pool_of_runners_is_told_at_once() {
 }
 
 #[test]
-fn a_class_of_runners_that_cannot_be_is_refused() {
+fn an_invalid_class_of_runners_is_refused() {
     for (classes, part) in [
-        ("{}", "is empty"),
+        ("{}", "must not be empty"),
         ("\"large\"", "must be a list of classes"),
-        ("{ large = { min_idle = 2, max = 1 } }", "classes.large.min_idle` (2) is more than its `max` (1)"),
-        ("{ large = { max = 2 } }", "classes.large.min_idle` (3) is more than its `max` (2)"),
+        ("{ large = { min_idle = 2, max = 1 } }", "classes.large.min_idle` (2) must not be more than `max` (1)"),
+        ("{ large = { max = 2 } }", "classes.large.min_idle` (3) must not be more than `max` (2)"),
         ("{ large = { instance_types = [\"c* \"] } }", "must be a list of names, such as [\"c6i.large\"]"),
-        ("{ large = { instance_types = [\"c*\"] } }", "has `c*`, which is no instance type"),
-        ("{ \"a.b\" = { cpu = 1, mem = 1, instance_types = [\"x\"] } }", "`greenroom-a.b`: letters, digits"),
+        ("{ large = { instance_types = [\"c*\"] } }", "has `c*`, which is not an instance type"),
+        (
+            "{ \"a.b\" = { cpu = 1, mem = 1, instance_types = [\"x\"] } }",
+            "`greenroom-a.b`, which must have at most 80 letters",
+        ),
         ("{ large = { maximum = 2 } }", "unknown key `pool.0.ec2.classes.large.maximum`"),
     ] {
         let errors = ec2(&format!("{PLACE}classes = {classes}")).unwrap_err();
@@ -372,7 +375,7 @@ fn a_class_of_runners_that_cannot_be_is_refused() {
 }
 
 #[test]
-fn pools_that_share_their_runners_agree_on_what_these_are() {
+fn pools_that_share_their_runners_must_agree_on_their_settings() {
     let pool = |name: &str, more: &str| {
         format!("[[pool]]\nname = \"{name}\"\nplatform = \"zoom\"\nprovider = \"ec2\"\n[pool.ec2]\n{PLACE}{more}\n")
     };
@@ -380,9 +383,12 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
     assert!(both("classes = [\"large\", \"8xlarge\"]").is_ok());
     assert!(both("queue_prefix = \"elsewhere-\"").is_err(), "said twice");
     let errors = both("idle_timeout = \"1m\"").unwrap_err().join("\n");
-    assert!(errors.contains("`one` and `other` share their runners, but do not agree on the times"), "{errors}");
+    assert!(
+        errors.contains("`one` and `other` share their runners, but differ in a time limit or `rounds`"),
+        "{errors}"
+    );
     let errors = both("classes = { large = { cpu = 3 } }").unwrap_err().join("\n");
-    assert!(errors.contains("do not agree on cpu, mem and instance_types of the class large"), "{errors}");
+    assert!(errors.contains("differ in `cpu`, `mem` or `instance_types` of the class large"), "{errors}");
     // Two pools share only one of the two: each would treat the other's machines as its own.
     for (key, other_key) in [("table", "queue_prefix"), ("queue_prefix", "table")] {
         let elsewhere: String = PLACE
@@ -394,7 +400,7 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
             .collect();
         let other = pool("other", "").replace(PLACE, &elsewhere);
         let errors = load(&(pool("one", "") + &other), &[], &[]).unwrap_err().join("\n");
-        assert!(errors.contains("`table` and `queue_prefix`"), "{other_key}: {errors}");
+        assert!(errors.contains("`table` or `queue_prefix`"), "{other_key}: {errors}");
     }
     // Values that follow from the pools' sizes add up. Configured values stay.
     let (mut one, other) = (ec2(PLACE).unwrap(), ec2(PLACE).unwrap());
@@ -405,4 +411,37 @@ fn pools_that_share_their_runners_agree_on_what_these_are() {
     assert_eq!((one.classes.len(), large.max, large.spot_max, large.min_idle), (5, 25, 60, 1));
     one.merge(&other);
     assert_eq!((one.classes[0].max, one.classes[0].spot_max), (25, 80));
+}
+
+fn prewarmed(settings: &str) -> Result<Option<pool::Prewarm>, String> {
+    let file = format!("[[pool]]\nname = \"p\"\nplatform = \"zoom\"\nprovider = \"process\"\n{settings}");
+    load(&file, &[], &[]).map(|config| config.pools[0].prewarm).map_err(|complaints| complaints.join("\n"))
+}
+
+#[test]
+fn a_pool_is_prewarmed_only_if_it_says_so_and_has_times_for_it() {
+    assert_eq!(prewarmed("standby = \"running\"").unwrap(), None);
+    assert_eq!(prewarmed("ready_timeout = \"5s\"\nmax_warm_age = \"1m\"").unwrap(), None);
+    let of = |ready, age: Option<u64>| {
+        Some(pool::Prewarm { ready_timeout: Duration::from_secs(ready), max_warm_age: age.map(Duration::from_secs) })
+    };
+    assert_eq!(prewarmed("standby = \"running\"\nprewarm = true").unwrap(), of(60, Some(1800)));
+    let times = "standby = \"running\"\nprewarm = true\nready_timeout = \"5s\"\nmax_warm_age = \"0s\"";
+    assert_eq!(prewarmed(times).unwrap(), of(5, None));
+    let ec2 = "[[pool]]\nname = \"p\"\nplatform = \"zoom\"\nprovider = \"ec2\"\nprewarm = true\n\
+               ec2 = { region = \"eu-west-1\", queue_prefix = \"q\", table = \"runners\" }";
+    assert_eq!(load(ec2, &[], &[]).unwrap().pools[0].prewarm, of(60, Some(1800)), "runners have no standby");
+}
+
+#[test]
+fn prewarm_without_a_hot_slot_or_with_impossible_times_is_refused() {
+    for (settings, expected) in [
+        ("prewarm = true", "`pool.0.prewarm` needs `standby = \"running\"`"),
+        ("standby = \"running\"\nprewarm = \"yes\"", "`pool.0.prewarm`"),
+        ("standby = \"running\"\nprewarm = true\nready_timeout = \"0s\"", "`pool.0.ready_timeout`"),
+        ("standby = \"running\"\nprewarm = true\nready_timeout = \"5m\"", "shorter than `sweeper.no_start`"),
+    ] {
+        let error = prewarmed(settings).unwrap_err();
+        assert!(error.contains(expected), "{settings}: {error}");
+    }
 }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::Deployment;
 use crate::placement::SlotEvent;
-use crate::store::{Beat, BotRow, SlotRow, StoreError};
+use crate::store::{Beat, BotRow, PoolRow, SlotMemoryRow, SlotRow, StoreError};
 use domain::{ConnectionId, SlotClaim, SlotName};
 
 /// The server's answer to an agent that waits in a slot.
@@ -20,14 +20,16 @@ pub enum Offer {
     Bot {
         data: Value,
         next_token: String,
+        /// Whether the slot gets a fresh start after this bot, so that the agent has no next one.
+        is_last: bool,
     },
     NoneYet,
     /// The token is not valid for the slot, or no longer valid.
     Refused(&'static str),
 }
 
-const GONE: &str = "this slot is gone, or was started again";
-const ENDED: &str = "this token ended with its assignment";
+const GONE: &str = "this slot was deleted or restarted, or this token is no longer valid";
+const ENDED: &str = "the bot of this slot has already started";
 const ANOTHER: &str = "another agent waits in this slot";
 
 /// An agent that asks for the bot of a slot.
@@ -86,8 +88,17 @@ impl Deployment {
             self.replace_if_leaked(claim, &slot).await?;
             return Ok(Offer::Refused(GONE));
         }
-        if slot.agent.as_deref() != Some(agent) {
-            if !self.may_wait(claim, &slot, is_first_poll).await? {
+        let is_own = slot.agent.as_deref() == Some(agent);
+        // An agent that lost its command waits again, with a new one.
+        // A request that the agent gave up, and a proxy did not, must not speak for it: only a new request does, or one
+        // that goes on although the agent seemed to leave.
+        let seemed_to_leave = slot.error_message.as_deref() == Some(domain::slot::AGENT_LEFT);
+        let is_back = is_own
+            && slot.status == domain::SlotStatus::Creating
+            && slot.bot_id.is_none()
+            && (is_first_poll || seemed_to_leave);
+        if !is_own || is_back {
+            if !is_own && !self.may_wait(claim, &slot, is_first_poll).await? {
                 self.replace_if_leaked(claim, &slot).await?;
                 return Ok(Offer::Refused(ANOTHER));
             }
@@ -102,11 +113,35 @@ impl Deployment {
                 _ => return Ok(Offer::NoneYet),
             }
         }
-        Ok(match self.bot_for(&slot, WaitingAgent::InSlot).await? {
-            Ok(data) => Offer::Bot { data, next_token: inner.lifecycle.tokens.make_slot(&SlotClaim::next(&slot)) },
+        let (bot, pool) = tokio::try_join!(self.bot_for(&slot, WaitingAgent::InSlot), self.pool_of_busy(&slot))?;
+        Ok(match bot {
+            Ok(data) => {
+                let next_token = inner.lifecycle.tokens.make_slot(&SlotClaim::next(&slot));
+                Offer::Bot { data, next_token, is_last: pool.is_some_and(|pool| pool.is_used_up(&slot)) }
+            }
             Err(NotFor::NoneYet) => Offer::NoneYet,
             Err(NotFor::Begun) => Offer::Refused(ENDED),
         })
+    }
+
+    /// Notes the memory that the agent of a slot has measured. It is written later, with that of other slots.
+    pub fn note_memory(&self, claim: &SlotClaim, bytes: i64) {
+        let (slot, incarnation, measured_at) = (claim.slot.clone(), claim.incarnation, self.0.clock.now());
+        self.0.slot_memory.note(SlotMemoryRow { slot, incarnation, bytes, measured_at });
+    }
+
+    /// Writes the noted memory of slots, until the server ends.
+    pub async fn keep_writing_memory(self) {
+        let Self(inner) = &self;
+        inner.slot_memory.keep_writing(&inner.store, &inner.ending).await;
+    }
+
+    /// The pool of a slot that has a bot. An agent that only waits needs none.
+    async fn pool_of_busy(&self, slot: &SlotRow) -> Result<Option<PoolRow>, StoreError> {
+        match slot.bot_id {
+            Some(_) => self.pool(&slot.pool).await,
+            None => Ok(None),
+        }
     }
 
     /// Returns the data of the bot that a runner was claimed for, as long as that bot still has to run. `connection` is
@@ -235,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bot_that_has_ended_or_another_slot_or_no_connection_is_for_nobody() {
+    fn a_bot_that_has_ended_or_has_another_slot_or_no_connection_is_for_no_agent() {
         for bot in [
             BotRow { status: Status::Completed, ..bot() },
             BotRow { status: Status::Failed, ..bot() },

@@ -13,7 +13,7 @@ use crate::store::{SlotRow, StoreError};
 /// How long to wait before trying again while another task holds the slot's lock.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-const NEVER_HEARD: &str = "it was started, and nothing was heard of its bot";
+const NO_CALLBACK: &str = "the slot was started, but its bot never called back";
 
 impl Deployment {
     /// Clears the slot of a bot that has ended. It retries while another task holds the slot's lock, because that task
@@ -31,7 +31,7 @@ impl Deployment {
                     }
                     Ok(None) => return,
                     Err(error) => {
-                        tracing::warn!(%bot, %error, "slot not cleared; retried at the next run");
+                        tracing::warn!(%bot, %error, "slot not cleared; the keeper retries");
                         return;
                     }
                 }
@@ -47,7 +47,7 @@ impl Deployment {
         match cleared {
             Ok(cleared) => cleared.is_some(),
             Err(error) => {
-                tracing::warn!(slot = %slot.name, %error, "slot not cleared; retried at the next run");
+                tracing::warn!(slot = %slot.name, %error, "slot not cleared; the keeper retries");
                 true
             }
         }
@@ -64,44 +64,44 @@ impl Deployment {
         let Some(pool) = self.pool(&slot.pool).await? else { return Ok(()) };
         let Some(provider) = self.provider(&slot.pool) else {
             // Another replica's configuration has this pool: that replica clears the slot.
-            if pool.config_position.is_some() {
+            if pool.fill_order.is_some() {
                 return Ok(());
             }
             self.broken(&slot.name, Some(bot), &not_configured(&slot.pool)).await;
             return Ok(());
         };
         // The slot stays unchanged. It is cleared as soon as its provider answers again.
-        if self.is_away(&slot.pool) {
+        if self.is_unavailable(&slot.pool) {
             return Ok(());
         }
         // Stopping the slot may delete its log.
         self.keep_log(&slot, &pool, bot).await;
         let ended = self.0.store.bot(bot).await?.filter(|bot| bot.status == Status::Failed);
         if let Some(ended) = &ended {
-            self.tell_last_lines(ended).await?;
+            self.append_last_lines(ended).await?;
         }
         let reason = ended.and_then(|bot| bot.reason);
         let never_heard = reason.as_deref() == Some(Reason::NoStart.as_str());
         if let Some(reason) = reason {
-            let message = if never_heard { NEVER_HEARD.to_owned() } else { format!("its bot failed: {reason}") };
+            let message = if never_heard { NO_CALLBACK.to_owned() } else { format!("its bot failed: {reason}") };
             if !self.keep_failure_with_log(&slot, Some(bot), &message).await {
                 return Ok(());
             }
         }
         let stopped = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await;
-        let news = match stopped {
+        let event = match stopped {
             Err(error) if self.failed_by_outage(&slot.pool, &*provider, &error).await => {
                 tracing::info!(slot = %slot.name, error = error.message, "slot clearing postponed");
                 return Ok(());
             }
             Err(error) => SlotEvent::Broken { bot: Some(bot), message: error.message },
-            Ok(()) if never_heard => SlotEvent::Broken { bot: Some(bot), message: NEVER_HEARD.to_owned() },
+            Ok(()) if never_heard => SlotEvent::Broken { bot: Some(bot), message: NO_CALLBACK.to_owned() },
             Ok(()) => SlotEvent::Cleared { bot },
         };
-        if let SlotEvent::Broken { message, .. } = &news {
+        if let SlotEvent::Broken { message, .. } = &event {
             tracing::warn!(slot = %slot.name, error = message, "slot failed");
         }
-        self.0.placement.report(slot.name.clone(), news).await.map(drop)
+        self.0.placement.report(slot.name.clone(), event).await.map(drop)
     }
 
     /// Gives the slot no more bots, and deletes it as soon as it has none. Returns the slot as it is afterwards, or
@@ -132,7 +132,7 @@ impl Deployment {
         match removed.await {
             Ok(removed) => removed.unwrap_or(false),
             Err(error) => {
-                tracing::warn!(slot = %slot.name, %error, "slot not deleted; retried at the next run");
+                tracing::warn!(slot = %slot.name, %error, "slot not deleted; the keeper retries");
                 false
             }
         }
@@ -145,7 +145,7 @@ impl Deployment {
             self.failed_since(slot, not_configured(&slot.pool)).await?;
             return Ok(false);
         };
-        if self.is_away(&slot.pool) {
+        if self.is_unavailable(&slot.pool) {
             return Ok(false);
         }
         if let Err(error) = self.deleted(&slot.name, &*provider).await {
@@ -165,7 +165,7 @@ impl Deployment {
         let (Some(provider), Some(pool)) = (self.provider(&slot.pool), self.pool(&slot.pool).await?) else {
             return Ok(false);
         };
-        if self.is_away(&slot.pool) {
+        if self.is_unavailable(&slot.pool) {
             return Ok(false);
         }
         if let Err(error) = self.stopped(&slot.name, &*provider, pool.recycle_after > 0).await {
@@ -183,10 +183,10 @@ impl Deployment {
 
     /// Sets a hot slot to error because its agent has not begun to wait. False when the slot has changed in the
     /// meantime.
-    pub(crate) async fn is_deaf(&self, slot: &SlotRow) -> bool {
+    pub(crate) async fn fail_without_agent(&self, slot: &SlotRow) -> bool {
         let reported = self.failed_since(slot, NO_AGENT.to_owned()).await;
         reported.unwrap_or_else(|error| {
-            tracing::warn!(slot = %slot.name, %error, "slot failure not stored; retried at the next run");
+            tracing::warn!(slot = %slot.name, %error, "slot failure not stored; the keeper retries");
             false
         })
     }
@@ -196,8 +196,8 @@ impl Deployment {
     pub(crate) async fn failed_since(&self, slot: &SlotRow, message: String) -> Result<bool, StoreError> {
         let is_kept = self.is_kept(slot, None, &message).await;
         let log = if is_kept { None } else { self.slot_log(slot).await.ok().flatten() };
-        let news = SlotEvent::Failed { since: slot.status_since, message: message.clone() };
-        if !self.0.placement.report(slot.name.clone(), news).await? {
+        let event = SlotEvent::Failed { since: slot.status_since, message: message.clone() };
+        if !self.0.placement.report(slot.name.clone(), event).await? {
             return Ok(false);
         }
         tracing::warn!(slot = %slot.name, error = message, "slot failed");
@@ -209,5 +209,5 @@ impl Deployment {
 }
 
 pub(super) fn not_configured(pool: &str) -> String {
-    format!("the pool {pool} is no longer configured, so there is no provider to ask")
+    format!("the pool {pool} is no longer configured, so it has no provider")
 }

@@ -28,7 +28,7 @@ impl Deployment {
         }
         let log = match self.slot_log(slot).await {
             Err(error) if error.is_unavailable => {
-                self.note_away(&slot.pool, &error);
+                self.note_unavailable(&slot.pool, &error);
                 return false;
             }
             log => log.ok().flatten(),
@@ -45,8 +45,8 @@ impl Deployment {
 
     pub(super) async fn slot_log(&self, slot: &SlotRow) -> Result<Option<String>, ProviderError> {
         let Some(provider) = self.provider(&slot.pool) else { return Ok(None) };
-        let patience = self.0.patience.inspect.min(LONGEST_INSPECT);
-        let log = verify::within(patience, "was asked for a log", provider.last_lines(&slot.name)).await;
+        let timeout = self.0.timeouts.inspect.min(LONGEST_INSPECT);
+        let log = verify::within(timeout, "the log request", provider.last_lines(&slot.name)).await;
         log.inspect_err(|error| tracing::warn!(slot = %slot.name, error = error.message, "slot log not read"))
     }
 

@@ -9,7 +9,7 @@ use domain::SlotName;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use super::replica::{Kept, ReplicaLease};
+use super::replica::{HoldingGuard, ReplicaLease};
 use super::{Deployment, lease};
 use crate::clock::Clock;
 use crate::providers::{Image, Progress, Provider, ProviderError, Pulled};
@@ -53,19 +53,19 @@ impl Deployment {
         }
         let replica = self.0.lease.current().await.map_err(unavailable)?;
         let claim = LeaseClaim::new(Lease::Image(image.clone()), &replica);
-        let kept = self.0.lease.keep(Holding::Lease(claim.clone()));
+        let guard = self.0.lease.guard(Holding::Lease(claim.clone()));
         if let Some(instead) = self.take_image(&claim, wanting).await.map_err(unavailable)? {
-            kept.given_back();
+            guard.disarm();
             return Ok(instead);
         }
         // The pull runs in its own task: the deployment that asked may be cancelled while others wait for the same
         // image.
         let puller = Puller { deployment: self.clone(), image, claim };
         let provider = provider.clone();
-        let pulling = tokio::spawn(async move { puller.bring(kept, &*provider).await });
-        let pulled = pulling
-            .await
-            .unwrap_or_else(|error| Err(ProviderError::transient(format!("a pull was given up: {error}"))));
+        let pulling = tokio::spawn(async move { puller.bring(guard, &*provider).await });
+        let pulled = pulling.await.unwrap_or_else(|error| {
+            Err(ProviderError::transient(format!("the image pull ended unexpectedly: {error}")))
+        });
         pulled.map(|()| Ensured::There)
     }
 
@@ -87,11 +87,11 @@ impl Deployment {
 }
 
 fn unavailable(error: StoreError) -> ProviderError {
-    ProviderError::transient(format!("the image lock cannot be had: {error}"))
+    ProviderError::transient(format!("the image lock is unavailable: {error}"))
 }
 
 impl Puller {
-    async fn bring(self, kept: Kept, provider: &dyn Provider) -> Result<(), ProviderError> {
+    async fn bring(self, guard: HoldingGuard, provider: &dyn Provider) -> Result<(), ProviderError> {
         // The previous puller may have finished between the check and the lock.
         let done = match provider.has_image().await {
             Ok(true) => Ok(()),
@@ -99,9 +99,9 @@ impl Puller {
             Err(error) => Err(error),
         };
         match self.store().release_lease(&self.claim).await {
-            Ok(()) => kept.given_back(),
+            Ok(()) => guard.disarm(),
             Err(error) => {
-                tracing::warn!(image = self.image.name, %error, "image lock not given back; it is released later")
+                tracing::warn!(image = self.image.name, %error, "image lock not released; retried later")
             }
         }
         // Deployments that waited for the image may pass the gate.
@@ -135,7 +135,7 @@ impl Puller {
         };
         // From the start, users can see that the image is being pulled.
         show().await.map_err(unavailable)?;
-        let stall = self.deployment.0.patience.pull_stall;
+        let stall = self.deployment.0.timeouts.pull_stall;
         let work = async {
             tokio::select! {
                 biased;
@@ -145,9 +145,8 @@ impl Puller {
                 message = progress.stalled(stall) => Err(stalled(image, stall, message)),
             }
         };
-        let pulled = lease::kept(self.lease().liveness(), self.claim.replica.id, image, show, work).await;
-        let pulled =
-            pulled.unwrap_or_else(|| Err(ProviderError::transient("the image lock was lost to another puller")));
+        let pulled = lease::run_while_held(self.lease().liveness(), self.claim.replica.id, image, show, work).await;
+        let pulled = pulled.unwrap_or_else(|| Err(ProviderError::transient("the image lock was lost during the pull")));
         match &pulled {
             Ok(()) => tracing::info!(image, host, took_s = seconds(since, self.clock().now()), "image pulled"),
             Err(error) => tracing::warn!(image, host, error = error.message, "image pull failed"),
@@ -158,7 +157,8 @@ impl Puller {
 
 /// The error for a pull without progress: the provider's last message, and how long nothing followed it.
 fn stalled(image: &str, stall: Duration, last: Option<String>) -> ProviderError {
-    let last = last.map_or_else(|| "nothing was said at all".to_owned(), |last| format!("the last word was: {last}"));
+    let last =
+        last.map_or_else(|| "the provider reported no step".to_owned(), |last| format!("the last step was: {last}"));
     let stood = stall.as_secs_f64();
     ProviderError::transient(format!("the image {image} cannot be pulled: no progress for {stood} s; {last}"))
 }

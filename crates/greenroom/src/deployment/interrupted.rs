@@ -20,9 +20,9 @@ impl Deployment {
         if provider.restarts_slots() {
             return Ok(false);
         }
-        let state = match verify::within(self.0.patience.inspect, "was inspected", provider.inspect(slot)).await {
+        let state = match verify::within(self.0.timeouts.inspect, "the inspection", provider.inspect(slot)).await {
             Ok(Some(found)) if !found.running => found.state,
-            Ok(None) => "it is gone".to_owned(),
+            Ok(None) => "the provider no longer has it".to_owned(),
             Ok(Some(_)) | Err(_) => return Ok(false),
         };
         let error = format!("slot {slot} no longer runs, and Greenroom did not stop it: {state}");

@@ -16,12 +16,12 @@ use crate::store::StoreError;
 const CHECK: Duration = Duration::from_secs(4);
 /// How long work waits for the database to confirm that the replica is alive. The work may itself hold the connection
 /// that this answer needs.
-const LONGEST_DOUBT: Duration = Duration::from_secs(15);
+const LONGEST_UNCERTAINTY: Duration = Duration::from_secs(15);
 
 /// Does work under something that was taken as `replica`. Every few seconds, `check` says whether this process still
 /// holds it and the work is still needed. Returns `None` when the work was cancelled. While it is not certain that the
 /// replica is alive, the work pauses: a process that stood still first finds out whether it lost its lease.
-pub async fn kept<T, F>(
+pub async fn run_while_held<T, F>(
     lease: &Liveness,
     replica: Uuid,
     what: &str,
@@ -31,22 +31,22 @@ pub async fn kept<T, F>(
 where
     F: Future<Output = Result<bool, StoreError>>,
 {
-    let doubt = doubt(lease, replica);
-    tokio::pin!(work, doubt);
+    let uncertain = uncertain_too_long(lease, replica);
+    tokio::pin!(work, uncertain);
     let mut next = Instant::now() + CHECK;
     loop {
         tokio::select! {
             biased;
             () = lease.lost(replica) => return None,
-            () = &mut doubt => return None,
+            () = &mut uncertain => return None,
             () = tokio::time::sleep_until(next) => {}
-            done = certain(lease, replica, work.as_mut()) => return Some(done),
+            done = run_while_alive(lease, replica, work.as_mut()) => return Some(done),
         }
         let answer = tokio::select! {
             biased;
             () = lease.lost(replica) => return None,
             answer = tokio::time::timeout(CHECK, check()) => answer,
-            done = certain(lease, replica, work.as_mut()) => return Some(done),
+            done = run_while_alive(lease, replica, work.as_mut()) => return Some(done),
         };
         match answer {
             Ok(Ok(true)) | Err(_) => {}
@@ -59,7 +59,7 @@ where
 
 /// Continues the work while the replica is known to be alive. It compares clock times, because after a standstill a
 /// timer may not have fired yet.
-async fn certain<T>(lease: &Liveness, replica: Uuid, mut work: Pin<&mut impl Future<Output = T>>) -> T {
+async fn run_while_alive<T>(lease: &Liveness, replica: Uuid, mut work: Pin<&mut impl Future<Output = T>>) -> T {
     loop {
         let renewed = lease.renewed();
         let step = std::future::poll_fn(
@@ -77,12 +77,12 @@ async fn certain<T>(lease: &Liveness, replica: Uuid, mut work: Pin<&mut impl Fut
 }
 
 /// Waits until the replica's state has been uncertain for too long.
-async fn doubt(lease: &Liveness, replica: Uuid) {
+async fn uncertain_too_long(lease: &Liveness, replica: Uuid) {
     let mut since = None;
     loop {
         tokio::time::sleep(Duration::from_secs(1)).await;
         since = if lease.holds(replica) { None } else { since.or_else(|| Some(Instant::now())) };
-        if since.is_some_and(|since| since.elapsed() >= LONGEST_DOUBT) {
+        if since.is_some_and(|since| since.elapsed() >= LONGEST_UNCERTAINTY) {
             return;
         }
     }
@@ -95,17 +95,17 @@ mod tests {
     use super::super::replica::{LEASE, RENEW};
     use super::*;
 
-    async fn yes() -> Result<bool, StoreError> {
+    async fn still_needed() -> Result<bool, StoreError> {
         Ok(true)
     }
 
     #[tokio::test(start_paused = true)]
     async fn work_goes_on_while_the_replica_lives() {
         let (liveness, id) = Liveness::begin();
-        let signs = async {
+        let renewals = async {
             loop {
                 tokio::time::sleep(RENEW).await;
-                liveness.live_on();
+                liveness.confirm_alive();
             }
         };
         let work = async {
@@ -113,8 +113,8 @@ mod tests {
             "done"
         };
         tokio::select! {
-            done = kept(&liveness, id, "it", yes, work) => assert_eq!(done, Some("done")),
-            () = signs => unreachable!(),
+            done = run_while_held(&liveness, id, "it", still_needed, work) => assert_eq!(done, Some("done")),
+            () = renewals => unreachable!(),
         }
     }
 
@@ -127,7 +127,7 @@ mod tests {
             let _turn = turn.lock().await;
             for _ in 0..10 {
                 tokio::time::sleep(LEASE / 2).await;
-                liveness.live_on();
+                liveness.confirm_alive();
             }
         };
         let check = || async {
@@ -135,35 +135,35 @@ mod tests {
             Ok(true)
         };
         // Here the work itself keeps the replica alive.
-        assert_eq!(kept(&liveness, id, "it", check, work).await, Some(()));
+        assert_eq!(run_while_held(&liveness, id, "it", check, work).await, Some(()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn work_is_given_up_when_it_is_not_wanted_or_the_replica_is_dead_or_nobody_says() {
+    async fn work_is_cancelled_when_it_is_not_wanted_or_the_replica_is_dead_or_the_check_fails() {
         let pending = std::future::pending::<()>;
         let (liveness, id) = Liveness::begin();
-        assert_eq!(kept(&liveness, id, "it", || async { Ok(false) }, pending()).await, None);
+        assert_eq!(run_while_held(&liveness, id, "it", || async { Ok(false) }, pending()).await, None);
 
         let (liveness, id) = Liveness::begin();
         let dies = async {
             tokio::time::sleep(RENEW).await;
-            liveness.die();
+            liveness.declare_dead();
             std::future::pending().await
         };
         let given_up = tokio::select! {
-            given_up = kept(&liveness, id, "it", yes, pending()) => given_up,
+            given_up = run_while_held(&liveness, id, "it", still_needed, pending()) => given_up,
             () = dies => unreachable!(),
         };
         assert_eq!(given_up, None);
 
         let (liveness, id) = Liveness::begin();
         let begun = Instant::now();
-        assert_eq!(kept(&liveness, id, "it", std::future::pending, pending()).await, None);
-        assert!((LEASE..LEASE + LONGEST_DOUBT + CHECK * 2).contains(&begun.elapsed()));
+        assert_eq!(run_while_held(&liveness, id, "it", std::future::pending, pending()).await, None);
+        assert!((LEASE..LEASE + LONGEST_UNCERTAINTY + CHECK * 2).contains(&begun.elapsed()));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_stood_still_does_nothing_before_it_is_known_to_live() {
+    async fn after_a_suspension_no_work_continues_before_the_replica_is_known_to_live() {
         // The process stands still in the middle of its work, for longer than the lease lasts.
         for lives in [true, false] {
             let (liveness, id) = Liveness::begin();
@@ -177,9 +177,9 @@ mod tests {
                 tokio::time::advance(LEASE).await;
                 tokio::time::sleep(Duration::from_secs(1)).await;
                 assert_eq!(steps.load(Ordering::SeqCst), 1, "it went on without knowing");
-                if lives { liveness.live_on() } else { liveness.die() }
+                if lives { liveness.confirm_alive() } else { liveness.declare_dead() }
             };
-            let (done, ()) = tokio::join!(kept(&liveness, id, "it", yes, work), stands_still);
+            let (done, ()) = tokio::join!(run_while_held(&liveness, id, "it", still_needed, work), stands_still);
             assert_eq!(done, lives.then_some(()));
             assert_eq!(steps.into_inner(), if lives { 2 } else { 1 });
         }

@@ -18,7 +18,7 @@ const NOT_THE_BOTS: [&str; 2] = ["greenroom-agent: ", "greenroom: "];
 
 /// The heading above a bot's last lines in its error.
 const LAST_LINES: &str = "Last lines:";
-const TOLD_LINES: usize = 5;
+const APPENDED_LINES: usize = 5;
 
 impl Deployment {
     /// Returns the last lines of a bot: from the provider while the bot has a slot, otherwise from the store.
@@ -53,18 +53,18 @@ impl Deployment {
         };
         if let Err(error) = kept.await {
             let error: StoreError = error;
-            tracing::warn!(slot = %slot.name, %bot, %error, "bot log not kept");
+            tracing::warn!(slot = %slot.name, %bot, %error, "bot log not stored");
         }
     }
 
     /// Adds the last lines of a failed bot to its error, unless its agent has done so.
-    pub(super) async fn tell_last_lines(&self, bot: &BotRow) -> Result<(), StoreError> {
+    pub(super) async fn append_last_lines(&self, bot: &BotRow) -> Result<(), StoreError> {
         let error = bot.error.as_deref().unwrap_or_default();
         if error.contains(LAST_LINES) {
             return Ok(());
         }
         let Some(log) = self.0.store.bot_log(bot.id).await? else { return Ok(()) };
-        let lines = log.last(TOLD_LINES).lines.into_iter();
+        let lines = log.last(APPENDED_LINES).lines.into_iter();
         let lines: String =
             lines.map(|line| format!("\n{}", line.text.chars().take(500).collect::<String>())).collect();
         match lines.is_empty() {
@@ -83,7 +83,7 @@ impl Deployment {
         if !is_started {
             return None;
         }
-        let lines = verify::within(timeout, "was asked for a log", provider.log(&slot.name)).await;
+        let lines = verify::within(timeout, "the log request", provider.log(&slot.name)).await;
         let lines = lines.inspect_err(|error| tracing::debug!(slot = %slot.name, %error, "slot log not read")).ok()?;
         let connection = bot.connection_id.map(|connection| connection.to_string());
         Some(BotLog::bounded(lines_of_bot(lines, slot, pool, connection.as_deref()), false))

@@ -5,6 +5,7 @@
 //! - this file: the work loop and what wakes it
 //! - [`start`]: the deploy gate and the start of a slot
 //! - [`assignment`]: which bot a waiting agent gets
+//! - [`slot_memory`]: the memory of slots, as their agents measure it
 //! - [`interrupted`]: bots whose slot was stopped from outside
 //! - [`clear`]: clearing a slot after its bot's end
 //! - [`recover`]: recovering or deleting a slot in error
@@ -17,6 +18,7 @@
 //! - [`logs`]: logs of bots
 //! - [`image`]: one puller per image and host
 
+pub mod agent_readiness;
 pub mod assignment;
 mod availability;
 mod clear;
@@ -28,6 +30,7 @@ mod logs;
 mod recover;
 mod replica;
 mod slot_lock;
+mod slot_memory;
 mod start;
 mod verify;
 
@@ -56,10 +59,11 @@ use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 use availability::Availability;
 pub use recover::{ManualRecoveryError, Recovery};
 use replica::{LEASE, RENEW, ReplicaLease};
+use slot_memory::SlotMemory;
 
 /// How long a call to a provider may take. A call that takes longer is an error like any other.
 #[derive(Clone, Debug)]
-pub struct Patience {
+pub struct ProviderTimeouts {
     /// Long, because an image may have many gigabytes.
     pub start: Duration,
     pub stop: Duration,
@@ -69,7 +73,7 @@ pub struct Patience {
     pub pull_stall: Duration,
 }
 
-impl Default for Patience {
+impl Default for ProviderTimeouts {
     fn default() -> Self {
         Self {
             start: Duration::from_mins(15),
@@ -99,13 +103,14 @@ struct Inner {
     max_concurrent: i64,
     max_recovery_attempts: i64,
     public_url: String,
-    patience: Patience,
+    timeouts: ProviderTimeouts,
     /// The lease of this process, as the holder of deployments and locks.
     lease: ReplicaLease,
     /// The slots that this process is clearing, so that two wake-ups do not clear the same slot. Other processes see
     /// the slot lock.
     clearing: Mutex<HashSet<SlotName>>,
     availability: Availability,
+    slot_memory: SlotMemory,
     /// A deployment stepped back from the gate, or the pause after which it tries again is over.
     stepped_back: Notify,
     ending: CancellationToken,
@@ -124,7 +129,7 @@ pub struct Parts {
     /// The slot is deleted at this attempt to recover it.
     pub max_recovery_attempts: u32,
     pub public_url: String,
-    pub patience: Patience,
+    pub timeouts: ProviderTimeouts,
     pub replica: Holder,
     pub ending: CancellationToken,
 }
@@ -144,10 +149,11 @@ impl Deployment {
             max_concurrent: parts.max_concurrent.into(),
             max_recovery_attempts: parts.max_recovery_attempts.into(),
             public_url: parts.public_url,
-            patience: parts.patience,
+            timeouts: parts.timeouts,
             lease,
             clearing: Mutex::default(),
             availability: Availability::default(),
+            slot_memory: SlotMemory::default(),
             stepped_back: Notify::new(),
             ending: parts.ending,
         }))
@@ -188,14 +194,14 @@ impl Deployment {
                 Ok(Ok(dead)) if dead.is_empty() => {}
                 Ok(Ok(dead)) => {
                     for replica in dead {
-                        tracing::warn!(replica = replica.name, "dead replica released");
+                        tracing::warn!(replica = replica.name, "leases of a dead replica released");
                     }
                     if settles {
                         self.settle().await;
                     }
                 }
                 Ok(Err(error)) => tracing::warn!(%error, "replica lease not renewed"),
-                Err(_) => tracing::warn!("replica lease not renewed: the database does not answer"),
+                Err(_) => tracing::warn!("replica lease not renewed: no answer from the database in time"),
             }
             tokio::select! {
                 () = tokio::time::sleep(RENEW) => {}
@@ -203,7 +209,7 @@ impl Deployment {
             }
         }
         if let Err(error) = inner.lease.end().await {
-            tracing::warn!(%error, "replica lease not given back; it ends by itself");
+            tracing::warn!(%error, "replica lease not released; it expires by itself");
         }
     }
 
@@ -221,7 +227,7 @@ impl Deployment {
                     futures_util::stream::iter(ours).for_each_concurrent(SETTLED_AT_ONCE, cleared).await;
                 });
             }
-            Err(error) => tracing::warn!(%error, "slots to clear not found; the keeper retries"),
+            Err(error) => tracing::warn!(%error, "slots to clear not read; the keeper retries"),
         }
         self.pass_gate().await;
     }
@@ -251,13 +257,18 @@ impl Deployment {
         self.0.max_concurrent
     }
 
+    /// The attempt to recover a slot at which the slot is deleted.
+    pub fn max_recovery_attempts(&self) -> i64 {
+        self.0.max_recovery_attempts
+    }
+
     /// The provider of each pool.
     pub fn providers(&self) -> &Providers {
         &self.0.providers
     }
 
-    pub fn patience(&self) -> &Patience {
-        &self.0.patience
+    pub fn timeouts(&self) -> &ProviderTimeouts {
+        &self.0.timeouts
     }
 
     /// Ends a bot that waited too long or could not be deployed. False when the bot has moved on in the meantime.
@@ -278,7 +289,7 @@ impl Deployment {
         self.0.providers.get(pool).cloned()
     }
 
-    async fn pool(&self, name: &str) -> Result<Option<PoolRow>, StoreError> {
+    pub(crate) async fn pool(&self, name: &str) -> Result<Option<PoolRow>, StoreError> {
         Ok(self.0.store.pools().await?.into_iter().find(|pool| pool.name == name))
     }
 
@@ -305,8 +316,8 @@ impl Deployment {
 
     pub(crate) async fn broken(&self, slot: &SlotName, bot: Option<BotId>, message: &str) {
         tracing::warn!(%slot, error = message, "slot failed");
-        let news = SlotEvent::Broken { bot, message: message.to_owned() };
-        if let Err(error) = self.0.placement.report(slot.clone(), news).await {
+        let event = SlotEvent::Broken { bot, message: message.to_owned() };
+        if let Err(error) = self.0.placement.report(slot.clone(), event).await {
             tracing::warn!(%slot, %error, "slot failure not stored");
         }
     }

@@ -54,13 +54,13 @@ impl Deployment {
     pub async fn recover(&self, slot: &SlotName) -> Result<Option<Recovery>, StoreError> {
         let (this, slot) = (self.clone(), slot.clone());
         let done = tokio::spawn(async move {
-            let revive = |slot: SlotRow| async {
+            let reset_slot = |slot: SlotRow| async {
                 match slot.status {
-                    SlotStatus::Error => this.revive_unless_back(slot).await,
+                    SlotStatus::Error => this.reset_slot_unless_agent_waits(slot).await,
                     _ => Ok(Recovery::NotNeeded),
                 }
             };
-            this.with_slot_locked(&slot, revive).await
+            this.with_slot_locked(&slot, reset_slot).await
         });
         done.await.unwrap_or_else(|error| Err(StoreError::ended("recover", &error)))
     }
@@ -76,8 +76,8 @@ impl Deployment {
         let is_stuck = slot.bot_id.is_none() && slot.status_since <= stuck_since;
         let message = match slot.status {
             SlotStatus::Error => "",
-            SlotStatus::Creating if is_stuck => "it was being made ready, and never was",
-            SlotStatus::Busy if is_stuck => "it was in use by nobody",
+            SlotStatus::Creating if is_stuck => "the slot did not become ready in time",
+            SlotStatus::Busy if is_stuck => "the slot was busy without a bot",
             _ => return Ok(Recovery::NotNeeded),
         };
         if slot.status != SlotStatus::Error && self.0.store.is_at_gate(&slot.name).await? {
@@ -90,8 +90,8 @@ impl Deployment {
             return Ok(Recovery::NotNeeded);
         }
         // This comes before the call to the provider: an attempt in which this process dies counts too.
-        let news = SlotEvent::Recovering { since: slot.status_since, message: message.to_owned() };
-        if !self.0.placement.report(slot.name.clone(), news).await? {
+        let event = SlotEvent::Recovering { since: slot.status_since, message: message.to_owned() };
+        if !self.0.placement.report(slot.name.clone(), event).await? {
             return Ok(Recovery::NotNeeded);
         }
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(|slot| slot.status == SlotStatus::Error) else {
@@ -99,19 +99,18 @@ impl Deployment {
         };
         // The event has already counted this attempt.
         if !is_last_attempt(slot.recovery_attempts, self.0.max_recovery_attempts) {
-            return self.revive(slot).await;
+            return self.reset_slot(slot).await;
         }
-        tracing::warn!(slot = %slot.name, attempts = slot.recovery_attempts, "slot deleted: too many recovery attempts");
+        tracing::warn!(slot = %slot.name, attempts = slot.recovery_attempts, "slot recovery stopped: too many attempts");
         self.0.placement.report(slot.name.clone(), SlotEvent::Drain).await?;
         let goes = |slot: &SlotRow| slot.status == SlotStatus::Draining && slot.bot_id.is_none();
         let Some(slot) = self.0.store.slot(&slot.name).await?.filter(goes) else { return Ok(Recovery::NotNeeded) };
         Ok(if self.try_remove(&slot).await? { Recovery::Deleted } else { Recovery::Failed })
     }
 
-    /// Restarts a slot that its provider reports as unhealthy. This counts as an attempt to recover the slot; at the
+    /// Restarts a slot that does not work, with the reason in `message`. This counts as an attempt to recover the slot; at the
     /// last attempt the slot goes to error instead. True when the slot is started again.
-    pub(crate) async fn restart_unhealthy(&self, slot: &SlotRow, state: &str) -> Result<bool, StoreError> {
-        let message = format!("the provider says that it is not well: {state}");
+    pub(crate) async fn restart_unhealthy(&self, slot: &SlotRow, message: String) -> Result<bool, StoreError> {
         if is_last_attempt(slot.recovery_attempts + 1, self.0.max_recovery_attempts) {
             self.failed_since(slot, message).await?;
             return Ok(false);
@@ -120,30 +119,30 @@ impl Deployment {
         let lost = SlotEvent::Lost { since: slot.status_since, counts: true };
         let is_restarted = self.0.placement.report(slot.name.clone(), lost).await?;
         if is_restarted {
-            tracing::warn!(slot = %slot.name, error = message, "slot unhealthy; recreating it");
+            tracing::warn!(slot = %slot.name, error = message, "unhealthy slot restarted");
         }
         Ok(is_restarted)
     }
 
     /// Recovers the slot unless its agent came back. A late agent could make its slot available while the server stops
     /// that same agent. So the slot's error message is first replaced by one that a late agent does not clear.
-    async fn revive_unless_back(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
+    async fn reset_slot_unless_agent_waits(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
         if slot.error_message.as_deref() != Some(NO_AGENT) {
-            return self.revive(slot).await;
+            return self.reset_slot(slot).await;
         }
-        let message = format!("{NO_AGENT}; it is to be recovered");
+        let message = format!("{NO_AGENT}; its recovery has begun");
         let failed = SlotEvent::Failed { since: slot.status_since, message };
         if !self.0.placement.report(slot.name.clone(), failed).await? {
             return Ok(Recovery::NotNeeded);
         }
         match self.0.store.slot(&slot.name).await?.filter(|slot| slot.status == SlotStatus::Error) {
-            Some(slot) => self.revive(slot).await,
+            Some(slot) => self.reset_slot(slot).await,
             None => Ok(Recovery::NotNeeded),
         }
     }
 
     /// Stops the process in a slot in error, and makes the slot available again.
-    async fn revive(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
+    async fn reset_slot(&self, slot: SlotRow) -> Result<Recovery, StoreError> {
         let Some(provider) = self.provider(&slot.pool) else {
             self.failed_since(&slot, not_configured(&slot.pool)).await?;
             return Ok(Recovery::Failed);
@@ -170,9 +169,9 @@ impl Deployment {
         let (store, text) = (&self.0.store, |error: StoreError| error.to_string());
         let replica = self.0.lease.current().await.map_err(text)?;
         let claim = LeaseClaim::new(Lease::Removal(slot.clone()), &replica);
-        let kept = self.0.lease.keep(Holding::Lease(claim.clone()));
+        let guard = self.0.lease.guard(Holding::Lease(claim.clone()));
         if !store.take_lease(&claim).await.map_err(text)? {
-            kept.given_back();
+            guard.disarm();
             return Ok(false);
         }
         // The check comes after the lease was taken: from now on, a new slot of this name waits for the lease before it
@@ -181,15 +180,15 @@ impl Deployment {
             Ok(None) => {
                 let ours = || store.renew_lease(&claim);
                 let (liveness, deleting) = (self.0.lease.liveness(), self.deleted(slot, provider));
-                let deleted = lease::kept(liveness, replica.id, slot.as_str(), ours, deleting).await;
+                let deleted = lease::run_while_held(liveness, replica.id, slot.as_str(), ours, deleting).await;
                 deleted.map_or(Ok(false), |deleted| deleted.map(|()| true).map_err(|error| error.message))
             }
             Ok(Some(_)) => Ok(false),
             Err(error) => Err(text(error)),
         };
         match store.release_lease(&claim).await {
-            Ok(()) => kept.given_back(),
-            Err(error) => tracing::warn!(%slot, %error, "lease not given back; it is released later"),
+            Ok(()) => guard.disarm(),
+            Err(error) => tracing::warn!(%slot, %error, "lease not released; retried later"),
         }
         removed
     }

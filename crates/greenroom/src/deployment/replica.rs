@@ -40,21 +40,21 @@ struct Inner {
     dropped: Mutex<VecDeque<(Instant, Holding)>>,
     /// Allows one renewal at a time.
     renewing: AsyncMutex<()>,
-    signs: Mutex<Signs>,
+    renewals: Mutex<Renewals>,
 }
 
 /// The renewals of this replica.
 #[derive(Debug, Default)]
-struct Signs {
+struct Renewals {
     last: Option<Instant>,
     count: u64,
     /// Until then this replica declares no other replica dead.
-    patient_until: Option<Instant>,
+    wait_until: Option<Instant>,
 }
 
 /// The id under which this replica holds things, and until when that is certain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Standing {
+struct LeaseState {
     id: Uuid,
     until: Until,
 }
@@ -71,43 +71,43 @@ enum Until {
 
 /// The id under which this process holds things, shared with all work that depends on it.
 #[derive(Clone, Debug)]
-pub struct Liveness(watch::Sender<Standing>);
+pub struct Liveness(watch::Sender<LeaseState>);
 
 impl Liveness {
     fn new(id: Uuid, until: Until) -> Self {
-        Self(watch::Sender::new(Standing { id, until }))
+        Self(watch::Sender::new(LeaseState { id, until }))
     }
 
-    fn standing(&self) -> Standing {
+    fn state(&self) -> LeaseState {
         *self.0.borrow()
     }
 
-    fn set(&self, standing: Standing) -> Standing {
-        self.0.send_replace(standing)
+    fn set(&self, state: LeaseState) -> LeaseState {
+        self.0.send_replace(state)
     }
 
     /// Whether this process certainly still holds what it took as `replica`.
     pub fn holds(&self, replica: Uuid) -> bool {
-        let standing = self.standing();
-        standing.id == replica && standing.is_certain()
+        let state = self.state();
+        state.id == replica && state.is_certain()
     }
 
     /// Waits until this process knows that it no longer holds what it took as `replica`.
     pub async fn lost(&self, replica: Uuid) {
         // This struct owns the sender, so the channel cannot close.
-        let _ = self.0.subscribe().wait_for(|standing| standing.id != replica).await;
+        let _ = self.0.subscribe().wait_for(|state| state.id != replica).await;
     }
 
     /// Waits until a renewal has been attempted, with any result.
     pub fn renewed(&self) -> impl Future<Output = ()> + use<> {
-        let mut standing = self.0.subscribe();
+        let mut state = self.0.subscribe();
         async move {
-            let _ = standing.changed().await;
+            let _ = state.changed().await;
         }
     }
 }
 
-impl Standing {
+impl LeaseState {
     fn is_certain(&self) -> bool {
         match self.until {
             Until::Unknown | Until::Over => false,
@@ -127,17 +127,17 @@ impl ReplicaLease {
             liveness: Liveness::new(replica.id, until),
             dropped: Mutex::default(),
             renewing: AsyncMutex::default(),
-            signs: Mutex::default(),
+            renewals: Mutex::default(),
         }))
     }
 
     /// Returns the id under which to take something now. Asks the database when it is not certain that this replica is
     /// alive.
     pub async fn current(&self) -> Result<Holder, StoreError> {
-        if !self.0.liveness.standing().is_certain() {
+        if !self.0.liveness.state().is_certain() {
             self.renew().await?;
         }
-        Ok(Holder { id: self.0.liveness.standing().id, name: self.0.name.clone() })
+        Ok(Holder { id: self.0.liveness.state().id, name: self.0.name.clone() })
     }
 
     pub fn liveness(&self) -> &Liveness {
@@ -148,22 +148,22 @@ impl ReplicaLease {
     pub async fn renew(&self) -> Result<(), StoreError> {
         let Self(inner) = self;
         let _turn = inner.renewing.lock().await;
-        let (asked, mut standing) = (Instant::now(), inner.liveness.standing());
-        match standing.until {
+        let (asked, mut state) = (Instant::now(), inner.liveness.state());
+        match state.until {
             Until::Ever => return Ok(()),
-            Until::Then(_) if inner.store.renew_replica(standing.id, LEASE).await? => {}
+            Until::Then(_) if inner.store.renew_replica(state.id, LEASE).await? => {}
             Until::Then(_) => {
-                tracing::warn!(replica = inner.name, "replica lease lost; what it held is others'");
-                standing = Standing { id: Uuid::new_v4(), until: Until::Unknown };
-                inner.liveness.set(standing);
-                self.register(standing.id).await?;
+                tracing::warn!(replica = inner.name, "replica lease lost; other replicas take over its work");
+                state = LeaseState { id: Uuid::new_v4(), until: Until::Unknown };
+                inner.liveness.set(state);
+                self.register(state.id).await?;
             }
-            Until::Unknown => self.register(standing.id).await?,
+            Until::Unknown => self.register(state.id).await?,
             Until::Over => {
                 return Err(StoreError::Stopping { call: "replicas.renew" });
             }
         }
-        inner.liveness.set(Standing { until: Until::Then(asked + LEASE), ..standing });
+        inner.liveness.set(LeaseState { until: Until::Then(asked + LEASE), ..state });
         Ok(())
     }
 
@@ -177,8 +177,8 @@ impl ReplicaLease {
         let Self(inner) = self;
         self.renew().await?;
         let mut dead = Vec::new();
-        if let Some(sweeps) = self.may_judge().filter(|_| inner.store.is_shared()) {
-            let own = inner.liveness.standing().id;
+        if let Some(sweeps) = self.may_declare_dead().filter(|_| inner.store.is_shared()) {
+            let own = inner.liveness.state().id;
             dead = inner.store.release_dead_replicas(own, inner.clock.now(), sweeps).await?;
         }
         while let Some(holding) = self.abandoned() {
@@ -191,16 +191,16 @@ impl ReplicaLease {
 
     /// Whether this replica may declare others dead, and if so, whether it is time to check all holdings. If the
     /// database was unavailable, or this process stood still, the others first get time to renew.
-    fn may_judge(&self) -> Option<bool> {
+    fn may_declare_dead(&self) -> Option<bool> {
         let now = Instant::now();
-        let mut signs = self.0.signs.lock().unwrap_or_else(PoisonError::into_inner);
-        if signs.last.is_some_and(|last| now > last + RENEW + LATE) {
-            signs.patient_until = Some(now + LEASE);
+        let mut renewals = self.0.renewals.lock().unwrap_or_else(PoisonError::into_inner);
+        if renewals.last.is_some_and(|last| now > last + RENEW + LATE) {
+            renewals.wait_until = Some(now + LEASE);
         }
-        signs.last = Some(now);
-        signs.count += 1;
-        let sweeps = signs.count % SWEEP_EVERY == 1;
-        signs.patient_until.is_none_or(|until| now >= until).then_some(sweeps)
+        renewals.last = Some(now);
+        renewals.count += 1;
+        let sweeps = renewals.count % SWEEP_EVERY == 1;
+        renewals.wait_until.is_none_or(|until| now >= until).then_some(sweeps)
     }
 
     /// Returns a holding that work left behind so long ago that none of that work can still run. The limit is the same
@@ -211,10 +211,10 @@ impl ReplicaLease {
         (since.elapsed() >= LEASE).then(|| holding.clone())
     }
 
-    /// Notes that this process is about to hold something. If the result is dropped without [`Kept::given_back`], the
+    /// Notes that this process is about to hold something. If the result is dropped without [`HoldingGuard::disarm`], the
     /// holding is released a while later. So work that has ended holds nothing for ever.
-    pub fn keep(&self, holding: Holding) -> Kept {
-        Kept { lease: self.clone(), holding: Some(holding) }
+    pub fn guard(&self, holding: Holding) -> HoldingGuard {
+        HoldingGuard { lease: self.clone(), holding: Some(holding) }
     }
 
     /// Ends the lease: this process holds nothing from now on, and others may take what it held.
@@ -224,26 +224,26 @@ impl ReplicaLease {
             return Ok(());
         }
         let _turn = inner.renewing.lock().await;
-        let standing = inner.liveness.set(Standing { id: Uuid::new_v4(), until: Until::Over });
-        inner.store.end_replica(standing.id, inner.clock.now()).await
+        let state = inner.liveness.set(LeaseState { id: Uuid::new_v4(), until: Until::Over });
+        inner.store.end_replica(state.id, inner.clock.now()).await
     }
 }
 
 /// Something that this process holds or is about to hold.
 #[derive(Debug)]
-pub struct Kept {
+pub struct HoldingGuard {
     lease: ReplicaLease,
     holding: Option<Holding>,
 }
 
-impl Kept {
+impl HoldingGuard {
     /// The holding was given back, or was never taken.
-    pub fn given_back(mut self) {
+    pub fn disarm(mut self) {
         self.holding = None;
     }
 }
 
-impl Drop for Kept {
+impl Drop for HoldingGuard {
     fn drop(&mut self) {
         if let Some(holding) = self.holding.take() {
             let mut dropped = self.lease.0.dropped.lock().unwrap_or_else(PoisonError::into_inner);
@@ -261,12 +261,12 @@ impl Liveness {
     }
 
     /// The database has confirmed that the replica is alive.
-    pub fn live_on(&self) {
-        self.set(Standing { until: Until::Then(Instant::now() + LEASE), ..self.standing() });
+    pub fn confirm_alive(&self) {
+        self.set(LeaseState { until: Until::Then(Instant::now() + LEASE), ..self.state() });
     }
 
     /// The database has answered that the replica was declared dead.
-    pub fn die(&self) {
-        self.set(Standing { id: Uuid::new_v4(), until: Until::Unknown });
+    pub fn declare_dead(&self) {
+        self.set(LeaseState { id: Uuid::new_v4(), until: Until::Unknown });
     }
 }

@@ -37,23 +37,23 @@ impl Deployment {
         let _lock = SlotLock { deployment: self, slot };
         // Each lock has a new holder: earlier work of this process that was dropped may still be running.
         let claim = LeaseClaim::new(Lease::Slot(slot.clone()), &self.0.lease.current().await?);
-        let kept = self.0.lease.keep(Holding::Lease(claim.clone()));
+        let guard = self.0.lease.guard(Holding::Lease(claim.clone()));
         if !self.0.store.take_lease(&claim).await? {
-            kept.given_back();
+            guard.disarm();
             return Ok(None);
         }
         let done = match self.0.store.slot(slot).await {
             Ok(Some(row)) => {
                 let ours = || std::future::ready(Ok(true));
                 let liveness = self.0.lease.liveness();
-                lease::kept(liveness, claim.replica.id, slot.as_str(), ours, work(row)).await.transpose()
+                lease::run_while_held(liveness, claim.replica.id, slot.as_str(), ours, work(row)).await.transpose()
             }
             Ok(None) => Ok(None),
             Err(error) => Err(error),
         };
         match self.0.store.release_lease(&claim).await {
-            Ok(()) => kept.given_back(),
-            Err(error) => tracing::warn!(%slot, %error, "slot lock not given back; it is released later"),
+            Ok(()) => guard.disarm(),
+            Err(error) => tracing::warn!(%slot, %error, "slot lock not released; retried later"),
         }
         done
     }

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use uuid::Uuid;
 
 use super::image::{Ensured, Wanting};
-use super::replica::Kept;
+use super::replica::HoldingGuard;
 use super::{Deployment, lease};
 use crate::placement::SlotEvent;
 use crate::providers::{Provider, ProviderError, Spec};
@@ -74,21 +74,21 @@ impl Deployment {
     pub(crate) async fn pass_gate(&self) {
         match self.passed().await {
             Ok(passed) => {
-                for (deployment, kept) in passed {
+                for (deployment, guard) in passed {
                     let this = self.clone();
-                    tokio::spawn(async move { this.deploy(deployment, kept).await });
+                    tokio::spawn(async move { this.deploy(deployment, guard).await });
                 }
             }
-            Err(error) => tracing::warn!(%error, "deploy gate not passed"),
+            Err(error) => tracing::warn!(%error, "deploy gate update failed"),
         }
     }
 
     /// Capacity with these attributes became free at the provider of these pools. Bots that went back to the queue, and
     /// deployments that wait for a retry, are tried now.
-    pub async fn came_free(&self, pools: &[&str], attributes: Attributes) -> Result<(), StoreError> {
+    pub async fn note_free_capacity(&self, pools: &[&str], attributes: Attributes) -> Result<(), StoreError> {
         let mut tx = self.0.store.begin().await?;
         for pool in pools {
-            tx.hurry_gate(pool, self.0.clock.now(), self.0.max_concurrent).await?;
+            tx.make_retries_due(pool, self.0.clock.now(), self.0.max_concurrent).await?;
         }
         tx.commit().await?;
         self.0.stepped_back.notify_one();
@@ -96,10 +96,10 @@ impl Deployment {
         Ok(())
     }
 
-    async fn passed(&self) -> Result<Vec<(Passed, Kept)>, StoreError> {
+    async fn passed(&self) -> Result<Vec<(Passed, HoldingGuard)>, StoreError> {
         // Each pass has a new holder, so that it differs from every earlier pass, also of this process.
         let (replica, holder) = (self.0.lease.current().await?.id, Uuid::new_v4());
-        let all = self.0.lease.keep(Holding::Passed { holder });
+        let all = self.0.lease.guard(Holding::Passed { holder });
         let served: Vec<Served> = self
             .0
             .providers
@@ -111,46 +111,46 @@ impl Deployment {
         let rows = tx.pass_gate(self.0.max_concurrent, &served, holder, replica, now).await?;
         tx.commit().await?;
         let passed = rows.into_iter().map(|row| {
-            let kept = self.0.lease.keep(Holding::Deployment { slot: row.slot.clone(), holder });
-            (Passed { row, holder, replica }, kept)
+            let guard = self.0.lease.guard(Holding::Deployment { slot: row.slot.clone(), holder });
+            (Passed { row, holder, replica }, guard)
         });
         let passed = passed.collect();
-        all.given_back();
+        all.disarm();
         Ok(passed)
     }
 
-    async fn deploy(self, deployment: Passed, kept: Kept) {
+    async fn deploy(self, deployment: Passed, guard: HoldingGuard) {
         let (slot, bot, holder) = (&deployment.row.slot, deployment.row.bot_id, deployment.holder);
         let outcome = self.try_deploy(&deployment).await;
         let finished = match outcome {
             Ok(Outcome::Done { provider_ref, recipe }) => {
-                let news = SlotEvent::Started { bot, provider_ref, recipe, holder };
-                self.0.placement.report(slot.clone(), news).await.map(drop)
+                let event = SlotEvent::Started { bot, provider_ref, recipe, holder };
+                self.0.placement.report(slot.clone(), event).await.map(drop)
             }
             Ok(Outcome::Failed(error)) => self.failed(&deployment, error.message).await,
             Ok(Outcome::NoCapacity(message)) => self.no_capacity(&deployment, message).await,
             Ok(Outcome::NotWanted) => self.not_wanted(&deployment).await,
             Ok(Outcome::Later(pause)) => {
-                kept.given_back();
+                guard.disarm();
                 self.0.stepped_back.notify_one();
                 tokio::time::sleep(pause).await;
                 self.0.stepped_back.notify_one();
                 return;
             }
             Ok(Outcome::SteppedBack) => {
-                kept.given_back();
+                guard.disarm();
                 self.0.stepped_back.notify_one();
                 return;
             }
-            // If this process still holds the deployment after all, dropping `kept` releases it later.
+            // If this process still holds the deployment after all, dropping `guard` releases it later.
             Ok(Outcome::Lost) => {
-                drop(kept);
+                drop(guard);
                 return self.clear_if_ended(bot).await;
             }
             Err(error) => Err(error),
         };
         match finished {
-            Ok(()) => kept.given_back(),
+            Ok(()) => guard.disarm(),
             Err(error) => tracing::warn!(%slot, %error, "deployment not finished; it is released later"),
         }
         self.clear_if_ended(bot).await;
@@ -184,9 +184,9 @@ impl Deployment {
     async fn no_capacity(&self, deployment: &Passed, message: String) -> Result<(), StoreError> {
         let slot = &deployment.row.slot;
         let Some(bot) = deployment.row.bot_id else { return self.failed(deployment, message).await };
-        tracing::info!(%slot, %bot, error = message, "no capacity for a bot; it is queued again");
-        let news = SlotEvent::NoCapacity { bot, holder: deployment.holder, message };
-        if self.0.placement.report(slot.clone(), news).await? {
+        tracing::info!(%slot, %bot, error = message, "no capacity found; the bot returns to the queue");
+        let event = SlotEvent::NoCapacity { bot, holder: deployment.holder, message };
+        if self.0.placement.report(slot.clone(), event).await? {
             return Ok(());
         }
         self.not_wanted(deployment).await
@@ -202,8 +202,8 @@ impl Deployment {
         {
             self.give_up(id, Overdue::StopGrace, None).await?;
         }
-        let news = SlotEvent::NotBegun { bot, holder };
-        self.0.placement.report(deployment.row.slot.clone(), news).await.map(drop)
+        let event = SlotEvent::NotBegun { bot, holder };
+        self.0.placement.report(deployment.row.slot.clone(), event).await.map(drop)
     }
 
     async fn try_deploy(&self, passed: &Passed) -> Result<Outcome, StoreError> {
@@ -228,21 +228,23 @@ impl Deployment {
                 return Ok(Outcome::NotWanted);
             }
             let is_new = slot.provider_ref.is_none();
-            let error =
-                match self.leased(passed, provider.recipe(), self.bring_up(&provider, passed, &wanted, is_new)).await {
-                    Outcome::Failed(error) => error,
-                    outcome => return Ok(outcome),
-                };
+            let error = match self
+                .leased(passed, provider.recipe(), self.pull_and_start(&provider, passed, &wanted, is_new))
+                .await
+            {
+                Outcome::Failed(error) => error,
+                outcome => return Ok(outcome),
+            };
             let next_try = self.0.clock.now().saturating_add(pause).unwrap_or(Timestamp::MAX);
             let is_late = next_try >= deployment.timeout_at;
             if error.is_unavailable {
-                self.note_away(&slot.pool, &error);
+                self.note_unavailable(&slot.pool, &error);
             }
             // While the provider is unavailable, it is unknown whether the slot would start. The queue-expiry keeper
             // ends a bot that waited too long, and the slot stays usable.
-            let is_away =
+            let is_unavailable =
                 error.is_unavailable || (is_late && self.failed_by_outage(&slot.pool, &*provider, &error).await);
-            if is_late && is_away {
+            if is_late && is_unavailable {
                 let stepped = self.step_back(passed, LONGEST_PAUSE, &error.message).await?;
                 return Ok(if stepped { Outcome::Later(LONGEST_PAUSE) } else { Outcome::Lost });
             }
@@ -282,7 +284,7 @@ impl Deployment {
 
     /// Pulls the image first, one puller at a time, and then creates or starts the slot. Before a new slot (`is_new`)
     /// is created, an unknown resource of the same name may still be being removed.
-    async fn bring_up(
+    async fn pull_and_start(
         &self,
         provider: &Arc<dyn Provider>,
         passed: &Passed,
@@ -356,8 +358,8 @@ impl Deployment {
     ) -> Outcome {
         let DeploymentRow { slot, bot_id, .. } = &passed.row;
         let wanted = || async { Ok(self.is_ours(passed).await? && !self.has_ended(*bot_id).await) };
-        let work = tokio::time::timeout(self.0.patience.start, work);
-        match lease::kept(self.0.lease.liveness(), passed.replica, slot.as_str(), wanted, work).await {
+        let work = tokio::time::timeout(self.0.timeouts.start, work);
+        match lease::run_while_held(self.0.lease.liveness(), passed.replica, slot.as_str(), wanted, work).await {
             // Another process may hold the deployment by now; then the result of that process counts.
             Some(Ok(Ok(Brought::Up(provider_ref)))) if self.is_ours(passed).await.unwrap_or(true) => {
                 Outcome::Done { provider_ref, recipe }
@@ -365,7 +367,10 @@ impl Deployment {
             Some(Ok(Ok(Brought::SteppedBack))) => Outcome::SteppedBack,
             Some(Ok(Ok(_))) => Outcome::Lost,
             Some(Ok(Err(error))) => Outcome::Failed(error),
-            Some(Err(_)) => Outcome::Failed(ProviderError::transient("the provider does not answer")),
+            Some(Err(_)) => Outcome::Failed(ProviderError::transient(format!(
+                "the slot was not started within {} s",
+                self.0.timeouts.start.as_secs()
+            ))),
             None if self.has_ended(*bot_id).await => Outcome::NotWanted,
             None => Outcome::Lost,
         }

@@ -18,17 +18,17 @@ impl Deployment {
         fresh: bool,
     ) -> Result<(), ProviderError> {
         let Self(inner) = self;
-        let stopped = within(inner.patience.stop, "was to be stopped", provider.stop(slot, fresh)).await?;
+        let stopped = within(inner.timeouts.stop, "the stop request", provider.stop(slot, fresh)).await?;
         if stopped == Stopped::Seen {
             return Ok(());
         }
-        match within(inner.patience.inspect, "was inspected", provider.inspect(slot)).await {
+        match within(inner.timeouts.inspect, "the inspection", provider.inspect(slot)).await {
             Ok(Some(found)) if found.running => {
-                Err(ProviderError::permanent("the provider said that it stopped it, but it still runs"))
+                Err(ProviderError::permanent("the provider reported that it stopped the slot, but the slot still runs"))
             }
             Ok(_) => Ok(()),
             Err(error) => Err(ProviderError {
-                message: format!("it cannot be proven that it stopped: {}", error.message),
+                message: format!("it is unknown whether the slot has stopped: {}", error.message),
                 ..error
             }),
         }
@@ -37,12 +37,14 @@ impl Deployment {
     /// Deletes a slot at the provider, and checks that it is gone.
     pub(super) async fn deleted(&self, slot: &SlotName, provider: &dyn Provider) -> Result<(), ProviderError> {
         let Self(inner) = self;
-        within(inner.patience.stop, "was to be deleted", provider.delete(slot)).await?;
-        match within(inner.patience.inspect, "was inspected", provider.inspect(slot)).await {
+        within(inner.timeouts.stop, "the delete request", provider.delete(slot)).await?;
+        match within(inner.timeouts.inspect, "the inspection", provider.inspect(slot)).await {
             Ok(None) => Ok(()),
-            Ok(Some(_)) => Err(ProviderError::permanent("the provider said that it deleted it, but it is still there")),
+            Ok(Some(_)) => Err(ProviderError::permanent(
+                "the provider reported that it deleted the slot, but the slot still exists",
+            )),
             Err(error) => Err(ProviderError {
-                message: format!("it cannot be proven that it is gone: {}", error.message),
+                message: format!("it is unknown whether the slot was deleted: {}", error.message),
                 ..error
             }),
         }
@@ -51,14 +53,14 @@ impl Deployment {
 
 /// Returns the provider's answer or error, or an error when it takes too long.
 pub(super) async fn within<T>(
-    patience: Duration,
+    timeout: Duration,
     what: &str,
     call: impl Future<Output = Result<T, ProviderError>>,
 ) -> Result<T, ProviderError> {
-    match tokio::time::timeout(patience, call).await {
+    match tokio::time::timeout(timeout, call).await {
         Ok(answer) => answer,
         Err(_) => {
-            let message = format!("the provider did not answer within {} s when it {what}", patience.as_secs());
+            let message = format!("the provider did not answer {what} within {} s", timeout.as_secs());
             Err(ProviderError::transient(message))
         }
     }

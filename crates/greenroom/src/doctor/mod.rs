@@ -4,36 +4,39 @@
 //! - this file: everything that the server depends on
 //! - [`server`]: the running servers
 //! - [`pool`]: a pool, its provider and its slots
-//! - [`story`]: the description of one thing
+//! - [`memory`]: the memory of hot slots, compared with their host's
+//! - [`report`]: the report on one thing
 //! - [`slot`]: one slot
 //! - [`bot`]: one bot
 
 pub mod bot;
+mod memory;
 mod pool;
+pub mod report;
 mod server;
 pub mod slot;
-pub mod story;
 
 use std::time::Duration;
 
-use domain::{Deadlines, SlotStatus};
+use domain::SlotStatus;
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 
 use crate::bus;
 use crate::config::Config;
 use crate::config::pool::{PoolConfig, Standby};
-use crate::providers::Providers;
+use crate::explain::moment::moment;
+use crate::explain::{Audience, Explainer};
 use crate::providers::check::Check;
 use crate::providers::ec2::Runners;
-use crate::server::first::INSTALLATION;
+use crate::server::first_start::INSTALLATION;
 use crate::server::pools;
 use crate::store::{Lease, SlotRow, Store, StoreError, StoreInspection};
 use pool::Programs;
 use server::Servers;
 
 /// Longer than any working part takes to answer.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Several checks of one thing.
 #[derive(Debug)]
@@ -45,21 +48,17 @@ pub struct Examined {
 /// Everything that is needed to describe a slot or a bot.
 #[derive(Debug)]
 pub struct Doctor {
-    pub store: Store,
-    pub providers: Providers,
+    explainer: Explainer,
     pools: Vec<PoolConfig>,
     programs: Programs,
-    pub deadlines: Deadlines,
-    pub max_recovery_attempts: u32,
-    pub now: Timestamp,
 }
 
 /// Why a slot or a bot cannot be described.
 #[derive(Debug, thiserror::Error)]
 pub enum DoctorError {
-    #[error("there is no database yet: the first start of the server makes it")]
+    #[error("the database does not exist yet; the first start of the server creates it")]
     NotYet,
-    #[error("the database is at schema version {found}, and this program knows {known}")]
+    #[error("the database has schema version {found}, but this program needs {known}")]
     OtherVersion { found: i64, known: i64 },
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -78,28 +77,34 @@ impl Doctor {
         Ok(Self {
             pools: config.pools.clone(),
             programs: Programs::of(&servers),
-            // This passes no store, because only the server may write the providers' request limits there.
-            providers: pools::providers(&located(config, Some(&store)).await, &installation, None, &runners),
-            store,
-            deadlines: config.deadlines.clone(),
-            max_recovery_attempts: config.max_recovery_attempts,
-            now: Timestamp::now(),
+            explainer: Explainer {
+                // This passes no store, because only the server may write the providers' request limits there.
+                providers: pools::providers(&located(config, Some(&store)).await, &installation, None, &runners),
+                store,
+                deadlines: config.deadlines.clone(),
+                max_recovery_attempts: config.max_recovery_attempts.into(),
+                provider_timeout: TIMEOUT,
+                audience: Audience::Operator,
+                now: Timestamp::now(),
+            },
         })
     }
 }
 
 impl Doctor {
     /// Returns the problems of a pool's provider.
-    async fn troubles(&self, pool: &str) -> Vec<String> {
+    async fn problems(&self, pool: &str) -> Vec<String> {
         match self.pools.iter().find(|configured| configured.name == pool) {
-            Some(configured) => pool::troubles(configured, &self.providers, &self.programs).await,
-            None => vec![format!("the pool {pool} is no longer configured: `greenroom pools remove {pool}` ends it")],
+            Some(configured) => pool::problems(configured, &self.explainer.providers, &self.programs).await,
+            None => {
+                vec![format!("the pool {pool} is no longer configured; `greenroom pools remove {pool}` removes it")]
+            }
         }
     }
 }
 
 async fn inspect_store(config: &Config) -> Result<Option<StoreInspection>, StoreError> {
-    match tokio::time::timeout(PATIENCE, Store::inspect(config.database.expose_secret())).await {
+    match tokio::time::timeout(TIMEOUT, Store::inspect(config.database.expose_secret())).await {
         Ok(inspected) => inspected,
         Err(_) => Err(StoreError::timed_out("open")),
     }
@@ -130,6 +135,11 @@ pub async fn examine(config: &Config) -> Vec<Examined> {
     let located = located(config, store.as_ref()).await;
     let providers = pools::providers(&located, &installation, None, &runners);
     let programs = Programs::of(&servers);
+    let measured = match &store {
+        // A database that does not answer is in another check.
+        Some(store) => memory::measured(store, &config.pools).await.unwrap_or_default(),
+        None => Vec::new(),
+    };
     for pool in &config.pools {
         let mut checks = pool::provider(pool, &providers, &programs).await;
         if let Some(store) = &store {
@@ -138,11 +148,14 @@ pub async fn examine(config: &Config) -> Vec<Examined> {
             checks.extend(stored.unwrap_or_else(|error| vec![Check::bad("slots", error.to_string())]));
             let recipe = provider.and_then(|provider| provider.recipe());
             checks.extend(outdated(store, pool, recipe).await);
+            if let Some(provider) = provider {
+                checks.extend(memory::check(pool, provider, &measured).await);
+            }
         }
         examined.push(Examined { of: format!("pool {} ({})", pool.name, pool.provider.as_str()), checks });
     }
     if let Some(store) = &store {
-        match pool::left(store, &config.pools, &servers).await {
+        match pool::check_unconfigured(store, &config.pools, &servers).await {
             Ok(left) => examined.extend(left.into_iter().map(|(left, check)| Examined {
                 of: format!("pool {} ({}), not in the configuration", left.name, left.provider),
                 checks: vec![check],
@@ -170,19 +183,20 @@ async fn located(config: &Config, store: Option<&Store>) -> Vec<PoolConfig> {
 
 fn configuration(config: &Config, servers: &Servers) -> Vec<Check> {
     let file = match &config.file {
-        Some(file) => Check::good("file", format!("{} is in order", file.display())),
-        None => Check::good("file", "there is none; the defaults hold"),
+        Some(file) => Check::good("file", format!("{} is valid", file.display())),
+        None => Check::good("file", "there is no configuration file; the defaults apply"),
     };
     // If a server runs, the address that it gives to its bots counts.
-    let url = servers.here().map_or_else(|| config_url(config), |facts| facts.public_url.clone());
+    let url = servers.on_this_machine().map_or_else(|| config_url(config), |facts| facts.public_url.clone());
     let elsewhere: Vec<&str> =
         config.pools.iter().filter(|pool| !pool.provider.shares_loopback()).map(|pool| pool.name.as_str()).collect();
     let reached = match elsewhere.as_slice() {
         pools if !pools.is_empty() && is_loopback(&url) => Check::bad(
             "public_url",
             format!(
-                "bots of {} are told to reach this server at {url}, which is their own machine there: set public_url to \
-                 an address that they reach, and listen to one that is not only this machine's",
+                "bots of {} get the address {url}, which leads to their own machine and not to this server. Set \
+                 `public_url` to an address that they can reach, and `listen` to an address that other machines can \
+                 reach",
                 pools.join(", ")
             ),
         ),
@@ -213,14 +227,15 @@ async fn store(config: &Config, inspected: &Result<Option<StoreInspection>, Stor
     };
     let reachable = Check::good("reachable", shown);
     let schema = match found.cmp(known) {
-        std::cmp::Ordering::Equal => Check::good("schema", format!("of this version ({known})")),
+        std::cmp::Ordering::Equal => Check::good("schema", format!("version {known}, as this program needs")),
         std::cmp::Ordering::Less => Check::doubtful(
             "schema",
-            format!("{found}, and this version needs {known}: the next start brings it there"),
+            format!("version {found}, but this program needs {known}; the next start of the server migrates it"),
         ),
-        std::cmp::Ordering::Greater => {
-            Check::bad("schema", format!("{found}, of a newer version than this one ({known})"))
-        }
+        std::cmp::Ordering::Greater => Check::bad(
+            "schema",
+            format!("version {found}, but this program needs {known}; use a newer version of Greenroom"),
+        ),
     };
     // On SQLite there is at most one server, and so no leader.
     if found != known || !store.is_shared() {
@@ -228,18 +243,20 @@ async fn store(config: &Config, inspected: &Result<Option<StoreInspection>, Stor
     }
     let leader = match store.lease_holder(&Lease::Keepers).await {
         Ok(Some(holder)) => Check::good("leader", format!("{} leads the keepers", holder.name)),
-        Ok(None) => Check::doubtful("leader", "nobody leads the keepers: no server runs"),
+        Ok(None) => Check::doubtful("leader", "no replica leads the keepers; probably no server is running"),
         Err(error) => Check::bad("leader", error.to_string()),
     };
     vec![reachable, schema, leader]
 }
 
 async fn bus(config: &Config) -> Check {
-    let Some(url) = &config.redis else { return Check::good("reachable", "in the process: there is one server") };
-    match tokio::time::timeout(PATIENCE, bus::ping(url)).await {
+    let Some(url) = &config.redis else {
+        return Check::good("reachable", "inside each server process; `redis` is not set");
+    };
+    match tokio::time::timeout(TIMEOUT, bus::ping(url)).await {
         Ok(Ok(())) => Check::good("reachable", "Redis answers"),
-        Ok(Err(message)) => Check::bad("reachable", format!("Redis does not answer: {message}")),
-        Err(_) => Check::bad("reachable", "Redis does not answer in time"),
+        Ok(Err(message)) => Check::bad("reachable", format!("Redis is unavailable: {message}")),
+        Err(_) => Check::bad("reachable", format!("Redis did not answer within {} s", TIMEOUT.as_secs())),
     }
 }
 
@@ -256,12 +273,12 @@ async fn queue(store: &Store) -> Check {
     Check::doubtful(
         "waiting",
         format!(
-            "{} {bots} for a slot; the first, {} for {}, since {}, until {}",
+            "{} {bots} for a slot. Bot {} has waited longest: for the pool {}, since {}, until {}",
             entries.len(),
             first.bot_id,
             first.pool,
-            story::moment(first.queued_at, now),
-            story::moment(first.timeout_at, now)
+            moment(first.queued_at, now),
+            moment(first.timeout_at, now)
         ),
     )
 }
@@ -283,10 +300,10 @@ async fn outdated(store: &Store, pool: &PoolConfig, recipe: Option<String>) -> O
     let old = running.iter().filter(|slot| slot.recipe.as_ref() != Some(&recipe)).count();
     Some(match (old, running.len()) {
         (0, 0) => return None,
-        (0, all) => Check::good("hot slots", format!("all {all} run the image and command of now")),
+        (0, all) => Check::good("hot slots", format!("all {all} run the current image and command")),
         (old, all) => Check::doubtful(
             "hot slots",
-            format!("{old} of {all} still run an older image or command; idle ones are replaced one by one"),
+            format!("{old} of {all} run an older image or command; the server replaces idle ones one by one"),
         ),
     })
 }
@@ -296,7 +313,7 @@ mod tests {
     use super::is_loopback;
 
     #[test]
-    fn an_address_that_means_whoever_asks_is_known() {
+    fn a_loopback_address_is_recognised() {
         for url in ["http://127.0.0.1:7700", "http://localhost", "http://[::1]:7700/x", "http://0.0.0.0:80"] {
             assert!(is_loopback(url), "{url}");
         }

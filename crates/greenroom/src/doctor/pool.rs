@@ -7,15 +7,15 @@ use std::path::PathBuf;
 
 use domain::{SlotName, SlotStatus};
 
-use super::PATIENCE;
+use super::TIMEOUT;
 use super::server::Servers;
 use crate::config::pool::PoolConfig;
 use crate::config::provider::ProviderConfig;
 use crate::providers::check::{Check, Verdict};
 use crate::providers::process::program_is_at;
 use crate::providers::{Found, Provider, Providers};
-use crate::server::pools::{self, LeftPool};
-use crate::store::{KeptPool, PoolRow, SlotRow, Store, StoreError};
+use crate::server::pools::{self, UnconfiguredPool};
+use crate::store::{PoolRow, SlotRow, Store, StoreError, StoredPool};
 
 /// The largest number of names in a list.
 const NAMED: usize = 5;
@@ -31,7 +31,7 @@ pub struct Programs {
 
 impl Programs {
     pub fn of(servers: &Servers) -> Self {
-        match servers.here() {
+        match servers.on_this_machine() {
             Some(facts) => {
                 Self { path: facts.path.clone().into(), folder: PathBuf::from(&facts.folder), is_of_server: true }
             }
@@ -55,7 +55,7 @@ impl Programs {
         let own = std::env::var_os("PATH").unwrap_or_default();
         if self.is_of_server && program_is_at(program, &own, &self.folder) {
             text.push_str(
-                "; it is on yours: start the server with the same PATH, or name the program by its whole path",
+                "; it is on your PATH: start the server with the same PATH, or configure the full path of the program",
             );
         }
         Check::bad("command", text)
@@ -65,11 +65,14 @@ impl Programs {
 /// Examines the provider of a pool.
 pub async fn provider(pool: &PoolConfig, providers: &Providers, programs: &Programs) -> Vec<Check> {
     let Some(provider) = providers.get(&pool.name) else {
-        return vec![Check::bad("provider", format!("this version has no provider {}", pool.provider.as_str()))];
+        return vec![Check::bad(
+            "provider",
+            format!("this version does not support the provider {}", pool.provider.as_str()),
+        )];
     };
-    let mut checks = match tokio::time::timeout(PATIENCE, provider.check(pool.max_slots)).await {
+    let mut checks = match tokio::time::timeout(TIMEOUT, provider.check(pool.max_slots)).await {
         Ok(checks) => checks,
-        Err(_) => vec![Check::bad("reachable", format!("it did not answer within {} s", PATIENCE.as_secs()))],
+        Err(_) => vec![Check::bad("reachable", format!("the provider did not answer within {} s", TIMEOUT.as_secs()))],
     };
     // The server may find other programs than this command does.
     if let ProviderConfig::Process(config) = &pool.provider
@@ -82,7 +85,7 @@ pub async fn provider(pool: &PoolConfig, providers: &Providers, programs: &Progr
 }
 
 /// Returns the problems of a pool's provider, as the provider reports them.
-pub async fn troubles(pool: &PoolConfig, providers: &Providers, programs: &Programs) -> Vec<String> {
+pub async fn problems(pool: &PoolConfig, providers: &Providers, programs: &Programs) -> Vec<String> {
     let checks = provider(pool, providers, programs).await;
     checks.into_iter().filter(|check| check.verdict == Verdict::Bad).map(|check| check.found).collect()
 }
@@ -95,20 +98,21 @@ pub async fn stored(
     servers: &Servers,
 ) -> Result<Vec<Check>, StoreError> {
     let row = store.pools().await?.into_iter().find(|row| row.name == pool.name && row.is_configured());
-    let is_unknown = row.is_none() || servers.here().is_some_and(|facts| !facts.pools.contains(&pool.name));
+    let is_unknown = row.is_none() || servers.on_this_machine().is_some_and(|facts| !facts.pools.contains(&pool.name));
     let Some(row) = row.filter(|_| !is_unknown) else {
         // The next start of a server takes the pool from the configuration.
         return Ok(match servers.running.is_empty() {
-            true => vec![Check::good("slots", format!("none of {} yet", pool.max_slots))],
-            false => vec![Check::bad("slots", "the server that runs does not have this pool; start it again")],
+            true => vec![Check::good("slots", format!("0 of {}", pool.max_slots))],
+            false => vec![Check::bad("slots", "the running server does not have this pool; restart the server")],
         });
     };
     let slots = store.slots_of_pool(&pool.name).await?;
     let mut checks = vec![capacity(&row, &slots)];
-    let kept = store.kept_pools().await?;
-    checks.extend(kept.iter().find(|kept| kept.name == row.name).and_then(|kept| changed_by_hand(&row, kept)));
+    let stored = store.stored_pools().await?;
+    checks
+        .extend(stored.iter().find(|stored| stored.name == row.name).and_then(|stored| changed_by_hand(&row, stored)));
     if let Some(provider) = provider {
-        checks.extend(gone(store, &row, slots, provider).await?);
+        checks.extend(check_missing_slots(store, &row, slots, provider).await?);
     }
     Ok(checks)
 }
@@ -123,17 +127,17 @@ fn capacity(row: &PoolRow, slots: &[SlotRow]) -> Check {
     let [idle, error] = [SlotStatus::Idle, SlotStatus::Error].map(|status| count(status).unwrap_or(0));
     let parts: Vec<String> = counts.iter().map(|(status, count)| format!("{count} {status}")).collect();
     let found = match parts.as_slice() {
-        [] => format!("none of {} yet", row.max_slots),
+        [] => format!("0 of {}", row.max_slots),
         parts => format!("{all} of {}: {}", row.max_slots, parts.join(", ")),
     };
     let has_room = all < row.max_slots;
     if idle == 0 && !has_room && error > 0 && error == all {
-        let text = format!("{found}; a bot that is asked for now does not run. `greenroom doctor slot NAME` says why");
+        let text = format!("{found}; a bot that is requested now fails. `greenroom doctor slot NAME` shows the reason");
         Check::bad("slots", text)
     } else if idle == 0 && !has_room {
-        Check::doubtful("slots", format!("{found}; none is free, so a bot that is asked for now waits in the queue"))
+        Check::doubtful("slots", format!("{found}; none is free, so a bot that is requested now waits in the queue"))
     } else if error > 0 {
-        Check::doubtful("slots", format!("{found}; `greenroom doctor slot NAME` tells of one"))
+        Check::doubtful("slots", format!("{found}; `greenroom doctor slot NAME` explains a slot"))
     } else {
         Check::good("slots", found)
     }
@@ -141,20 +145,22 @@ fn capacity(row: &PoolRow, slots: &[SlotRow]) -> Check {
 
 /// Reports limits that an operator has changed. They hold until the configuration changes, so they differ from what a
 /// reader of the configuration expects.
-fn changed_by_hand(row: &PoolRow, kept: &KeptPool) -> Option<Check> {
-    let limits =
-        [("max_slots", row.max_slots, kept.configured_max_slots), ("min_idle", row.min_idle, kept.configured_min_idle)];
+fn changed_by_hand(row: &PoolRow, stored: &StoredPool) -> Option<Check> {
+    let limits = [
+        ("max_slots", row.max_slots, stored.configured_max_slots),
+        ("min_idle", row.min_idle, stored.configured_min_idle),
+    ];
     let changed: Vec<String> = limits
         .iter()
         .filter(|(_, is, configured)| is != configured)
-        .map(|(name, is, configured)| format!("{name} is {is}, and {configured} in the configuration"))
+        .map(|(name, is, configured)| format!("{name} is {is}, but {configured} in the configuration"))
         .collect();
-    let text = format!("changed by hand: {}", changed.join("; "));
+    let text = format!("changed by an operator: {}", changed.join("; "));
     (!changed.is_empty()).then(|| Check::doubtful("limits", text))
 }
 
 /// Finds slots of the store that the provider does not have.
-async fn gone(
+async fn check_missing_slots(
     store: &Store,
     row: &PoolRow,
     slots: Vec<SlotRow>,
@@ -162,11 +168,11 @@ async fn gone(
 ) -> Result<Option<Check>, StoreError> {
     let made =
         |slot: &SlotRow| slot.provider_ref.is_some() && matches!(slot.status, SlotStatus::Idle | SlotStatus::Busy);
-    if !provider.makes_ahead() || !slots.iter().any(made) {
+    if !provider.keeps_idle_resources() || !slots.iter().any(made) {
         return Ok(None);
     }
     // The listing comes after the rows were read, so the slots of these rows were created before.
-    let listed = match tokio::time::timeout(PATIENCE, provider.list()).await {
+    let listed = match tokio::time::timeout(TIMEOUT, provider.list()).await {
         Ok(Ok(listed)) => listed,
         // Another check already reports that the provider does not answer.
         Ok(Err(_)) | Err(_) => return Ok(None),
@@ -192,7 +198,7 @@ async fn gone(
         return Ok(None);
     }
     let text = format!(
-        "the provider does not have {} {} that the store has: {}; the keeper `sync` makes idle ones anew",
+        "the provider does not have {} {} that the database has: {}; the keeper `sync` creates idle slots again",
         missing.len(),
         if missing.len() == 1 { "slot" } else { "slots" },
         listing(&missing)
@@ -207,25 +213,25 @@ fn listing(names: &[&str]) -> String {
 }
 
 /// Checks pools that left the configuration.
-pub async fn left(
+pub async fn check_unconfigured(
     store: &Store,
     pools: &[PoolConfig],
     servers: &Servers,
-) -> Result<Vec<(LeftPool, Check)>, StoreError> {
-    let check = |left: LeftPool| {
-        let LeftPool { name, slots, bots, .. } = &left;
+) -> Result<Vec<(UnconfiguredPool, Check)>, StoreError> {
+    let check = |left: UnconfiguredPool| {
+        let UnconfiguredPool { name, slots, bots, .. } = &left;
         let check = if servers.running.iter().any(|facts| facts.pools.contains(name)) {
-            Check::doubtful("left", "the server that runs has this pool, and the configuration that was read has not")
+            Check::doubtful("left", "the running server has this pool, but this configuration does not")
         } else if *slots == 0 {
-            Check::note("left", format!("no slots are left of it; `greenroom pools remove {name}` forgets it"))
+            Check::note("left", format!("it has no slots; `greenroom pools remove {name}` removes it"))
         } else {
             let text = format!(
-                "{slots} slots are left of it, {bots} of them with a bot, and nobody deletes them: `greenroom pools \
-                 remove {name}` does, or put the pool back into the configuration"
+                "it still has slots ({slots}) and bots ({bots}), which no server deletes: run `greenroom pools remove \
+                 {name}`, or add the pool to the configuration again"
             );
             Check::doubtful("left", text)
         };
         (left, check)
     };
-    Ok(pools::left(store, pools).await?.into_iter().map(check).collect())
+    Ok(pools::unconfigured(store, pools).await?.into_iter().map(check).collect())
 }

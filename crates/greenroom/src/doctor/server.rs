@@ -14,7 +14,7 @@ use crate::store::{ServerFacts, ServerRow, Store};
 use secrecy::ExposeSecret;
 
 /// A working server answers at once.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The result for the servers.
@@ -27,7 +27,7 @@ pub struct Servers {
 
 impl Servers {
     /// Returns the server on this machine.
-    pub fn here(&self) -> Option<&ServerFacts> {
+    pub fn on_this_machine(&self) -> Option<&ServerFacts> {
         self.running.iter().find(|facts| facts.host == server::host())
     }
 }
@@ -39,7 +39,7 @@ pub async fn check(config: &Config, store: Option<&Store>) -> Servers {
         Some(store) => match store.servers_seen_within(record::ALIVE_WITHIN).await {
             Ok(rows) => rows,
             Err(error) => {
-                servers.checks.push(Check::bad("running", format!("the servers cannot be read: {error}")));
+                servers.checks.push(Check::bad("running", format!("the list of servers cannot be read: {error}")));
                 return servers;
             }
         },
@@ -49,14 +49,14 @@ pub async fn check(config: &Config, store: Option<&Store>) -> Servers {
         ask(row, &mut servers).await;
     }
     if servers.running.is_empty() && servers.checks.is_empty() {
-        let is_away = store.is_none() && config.database.expose_secret().starts_with("postgres");
-        let message = match is_away {
-            true => "whether a server runs cannot be told: its database does not answer".to_owned(),
+        let is_unavailable = store.is_none() && config.database.expose_secret().starts_with("postgres");
+        let message = match is_unavailable {
+            true => "it is unknown whether a server runs, because the database cannot be read".to_owned(),
             false => none(config).await,
         };
         servers.checks.push(Check::bad("running", message));
     }
-    agreement(&mut servers);
+    check_public_urls(&mut servers);
     if let Some(check) = path(&servers) {
         servers.checks.push(check);
     }
@@ -68,8 +68,8 @@ async fn none(config: &Config) -> String {
     let url = config_url(config);
     match get(&format!("{url}/healthz")).await {
         Ok((200, body)) if body["version"].is_string() => format!(
-            "no server runs on this database, but a Greenroom answers at {url}: run the doctor with that server's \
-             configuration, or in its folder"
+            "no server runs on this database, but another Greenroom server answers at {url}: run `greenroom doctor` \
+             with the configuration of that server, or in its folder"
         ),
         _ => "no server runs on this database; `greenroom serve` starts one".to_owned(),
     }
@@ -78,7 +78,7 @@ async fn none(config: &Config) -> String {
 async fn ask(ServerRow { seen, facts, .. }: ServerRow, servers: &mut Servers) {
     let ServerFacts { url, host, pid, .. } = &facts;
     if *host != server::host() {
-        let text = format!("a server runs on {host} (pid {pid}); it told so {} s ago", seen.as_secs());
+        let text = format!("a server runs on {host} (pid {pid}); it last updated its record {} s ago", seen.as_secs());
         servers.checks.push(Check::good("running", text));
         servers.checks.extend(other_version(&facts.version, host));
         servers.running.push(facts);
@@ -86,19 +86,19 @@ async fn ask(ServerRow { seen, facts, .. }: ServerRow, servers: &mut Servers) {
     }
     match get(&format!("{url}/healthz")).await {
         Ok((200, body)) => {
-            let version = body["version"].as_str().unwrap_or("of unknown version").to_owned();
+            let version = body["version"].as_str().unwrap_or("of an unknown version").to_owned();
             servers.checks.push(Check::good("running", format!("Greenroom {version} answers at {url} (pid {pid})")));
             servers.checks.extend(other_version(&version, url));
             servers.checks.push(readiness(url).await);
             servers.running.push(facts);
         }
         Ok((status, _)) => {
-            let text = format!("no server answers: {url} gave status {status} instead of a Greenroom");
+            let text = format!("no Greenroom server answers at {url}: it returned status {status}");
             servers.checks.push(Check::bad("running", text));
         }
         Err(message) => {
             let text = format!(
-                "no server answers: the one at {url} (pid {pid}) told {} s ago that it runs, and now: {message}",
+                "the server at {url} (pid {pid}) does not answer: {message}; it last updated its record {} s ago",
                 seen.as_secs()
             );
             servers.checks.push(Check::bad("running", text));
@@ -107,7 +107,7 @@ async fn ask(ServerRow { seen, facts, .. }: ServerRow, servers: &mut Servers) {
 }
 
 fn other_version(version: &str, address: &str) -> Option<Check> {
-    let text = format!("the server at {address} is {version}, and this program is {VERSION}");
+    let text = format!("the server at {address} is Greenroom {version}, but this program is Greenroom {VERSION}");
     (version != VERSION).then(|| Check::doubtful("version", text))
 }
 
@@ -117,21 +117,24 @@ async fn readiness(url: &str) -> Check {
             let missing: Vec<&str> =
                 body["missing"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
             if missing.is_empty() {
-                Check::good("ready", "it takes requests, and everything that it needs answers")
+                Check::good("ready", "the server accepts requests, and everything that it needs answers")
             } else {
-                Check::doubtful("ready", format!("it takes requests, without: {}", missing.join(", ")))
+                Check::doubtful(
+                    "ready",
+                    format!("the server accepts requests, but these do not answer: {}", missing.join(", ")),
+                )
             }
         }
         Ok((status, body)) => {
-            let detail = body["detail"].as_str().unwrap_or("no reason was given");
-            Check::bad("ready", format!("it is not ready (status {status}): {detail}"))
+            let detail = body["detail"].as_str().unwrap_or("the server gave no reason");
+            Check::bad("ready", format!("the server is not ready (status {status}): {detail}"))
         }
-        Err(message) => Check::bad("ready", format!("it does not say whether it is ready: {message}")),
+        Err(message) => Check::bad("ready", format!("the readiness of the server cannot be read: {message}")),
     }
 }
 
 /// Checks that all servers have one public address: bots that one server started must reach the others when it is gone.
-fn agreement(servers: &mut Servers) {
+fn check_public_urls(servers: &mut Servers) {
     let urls: BTreeSet<&str> = servers.running.iter().map(|facts| facts.public_url.as_str()).collect();
     if servers.running.len() < 2 {
         return;
@@ -141,28 +144,31 @@ fn agreement(servers: &mut Servers) {
         Check::doubtful(
             "public_url",
             format!(
-                "the servers tell bots different addresses ({}): a bot loses its server when that one stops. Set the \
-                 same `public_url` on all, such as that of a load balancer",
+                "the servers give bots different addresses ({}). When a server stops, its bots cannot reach another \
+                 one. Set the same `public_url` on all servers, such as the address of a load balancer",
                 urls.join(", ")
             ),
         )
     } else {
-        Check::good("public_url", format!("all {} servers tell bots the same address", servers.running.len()))
+        Check::good("public_url", format!("all {} servers give bots the same address", servers.running.len()))
     };
     servers.checks.push(check);
 }
 
 /// Compares the two `PATH`s: the server looks programs up on its own, not on the doctor's.
 fn path(servers: &Servers) -> Option<Check> {
-    let (facts, own) = (servers.here()?, std::env::var("PATH").unwrap_or_default());
-    let text = format!("the server's PATH is not yours: programs of bots are looked for in {}", facts.path);
+    let (facts, own) = (servers.on_this_machine()?, std::env::var("PATH").unwrap_or_default());
+    let text = format!(
+        "the server has another PATH than this command. It searches for the programs of bots in {}",
+        facts.path
+    );
     (facts.path != own).then(|| Check::note("PATH", text))
 }
 
 /// Returns the status and the body of an answer.
 async fn get(url: &str) -> Result<(u16, Value), String> {
     let asked = async {
-        let client = reqwest::Client::builder().timeout(PATIENCE).no_proxy().build()?;
+        let client = reqwest::Client::builder().timeout(TIMEOUT).no_proxy().build()?;
         let answer = client.get(url).send().await?;
         let status = answer.status().as_u16();
         let body = answer.bytes().await?;

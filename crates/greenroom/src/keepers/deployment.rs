@@ -3,7 +3,10 @@
 //! - a bot has a slot, but the slot has no deployment and was never started for the bot: a deployment is added again;
 //! - a waiting agent was given a bot and did not take it within 5 seconds: the slot is started again. The bot gets a
 //!   new connection, so calls under the old one are refused;
-//! - a hot slot was started without a bot, and its agent has not begun to wait within a minute: the slot goes to error;
+//! - a hot slot was started without a bot, and its agent has not begun to wait within a minute: the slot goes to error.
+//!   With prewarm, the agent has the time for three starts of the command on top;
+//! - the agent of a prewarmed slot closed its connection and did not come back within 30 seconds: the slot is started
+//!   again;
 //! - a slot takes no more bots and has none: it is deleted; after a failure, again every 30 seconds;
 //! - a deployment waits at the gate and there is room: it passes.
 //!
@@ -16,6 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use domain::SlotName;
+use domain::slot::AGENT_LEFT;
 use jiff::Timestamp;
 
 use super::listening::ListeningWindow;
@@ -33,6 +37,8 @@ const LEFT_TO_OTHERS: Duration = Duration::from_secs(5);
 const TAKEN_WITHIN: Duration = Duration::from_secs(5);
 /// An agent that was started begins to wait within this time.
 pub const WAITS_WITHIN: Duration = Duration::from_mins(1);
+/// An agent of a prewarmed slot that closed its connection waits again within this time.
+const BACK_WITHIN: Duration = Duration::from_secs(30);
 /// The pause after a provider failed to delete a slot.
 pub const DELETED_AGAIN_AFTER: Duration = Duration::from_secs(30);
 
@@ -53,6 +59,7 @@ pub struct DeploymentKeeper {
     clearing: Arc<AtWork>,
     removing: Arc<AtWork>,
     breaking: Arc<AtWork>,
+    restarting: Arc<AtWork>,
 }
 
 /// The slots with a running task, and how many tasks succeeded since the last run.
@@ -106,8 +113,20 @@ impl DeploymentKeeper {
         every: Duration,
     ) -> Self {
         let (store, clock) = (context.store.clone(), context.clock.clone());
-        let (last_full_pass, clearing, removing, breaking) = Default::default();
-        Self { store, clock, placement, deployment, listening, every, last_full_pass, clearing, removing, breaking }
+        let (last_full_pass, clearing, removing, breaking, restarting) = Default::default();
+        Self {
+            store,
+            clock,
+            placement,
+            deployment,
+            listening,
+            every,
+            last_full_pass,
+            clearing,
+            removing,
+            breaking,
+            restarting,
+        }
     }
 
     fn last_full_pass(&self) -> MutexGuard<'_, Option<Timestamp>> {
@@ -120,7 +139,7 @@ impl DeploymentKeeper {
             return Ok(());
         }
         let slots = self.store.slots_to_clear(ago(now, LEFT_TO_OTHERS)).await?;
-        for slot in slots.into_iter().filter(|slot| !self.deployment.is_away(&slot.pool)) {
+        for slot in slots.into_iter().filter(|slot| !self.deployment.is_unavailable(&slot.pool)) {
             let deployment = self.deployment.clone();
             self.clearing.begin(slot.name.clone(), async move { deployment.clear(slot).await });
         }
@@ -134,7 +153,7 @@ impl DeploymentKeeper {
         // A pool that is not in this server's configuration belongs to another replica, or `greenroom pools remove`
         // deletes it.
         let has = |slot: &SlotRow| self.deployment.providers().contains_key(&slot.pool);
-        for slot in slots.into_iter().filter(|slot| has(slot) && !self.deployment.is_away(&slot.pool)) {
+        for slot in slots.into_iter().filter(|slot| has(slot) && !self.deployment.is_unavailable(&slot.pool)) {
             let deployment = self.deployment.clone();
             self.removing.begin(slot.name.clone(), async move { deployment.remove(slot).await });
         }
@@ -161,33 +180,53 @@ impl Keeper for DeploymentKeeper {
         if self.listening.unbroken() >= TAKEN_WITHIN {
             for slot in self.store.silent_slots(ago(now, TAKEN_WITHIN)).await? {
                 let Some(bot) = slot.bot_id else { continue };
-                let news = SlotEvent::Silent { bot, generation: slot.generation };
-                if self.placement.report(slot.name.clone(), news).await? {
-                    tracing::warn!(slot = %slot.name, %bot, "agent did not take its bot; restarting the slot");
+                let event = SlotEvent::Silent { bot, generation: slot.generation };
+                if self.placement.report(slot.name.clone(), event).await? {
+                    tracing::warn!(slot = %slot.name, %bot, "bot not taken by its agent; restarting the slot");
                     report.add("started_again", 1);
                 }
             }
         }
+        if self.listening.unbroken() >= BACK_WITHIN {
+            let slots = self.store.slots_without_agent(ago(now, BACK_WITHIN)).await?;
+            let has_left = |slot: &SlotRow| slot.error_message.as_deref() == Some(AGENT_LEFT);
+            let is_served = |pool: &str| self.deployment.providers().contains_key(pool);
+            let slots = slots.into_iter().filter(|slot| has_left(slot) && is_served(&slot.pool));
+            // While the provider is unavailable, its agents are too, and no attempt counts.
+            for slot in slots.filter(|slot| !self.deployment.is_unavailable(&slot.pool)) {
+                let deployment = self.deployment.clone();
+                self.restarting.begin(slot.name.clone(), async move {
+                    let restarted = deployment.restart_unhealthy(&slot, AGENT_LEFT.to_owned()).await;
+                    restarted.unwrap_or_else(|error| {
+                        tracing::warn!(slot = %slot.name, %error, "slot not restarted; retried at the next run");
+                        false
+                    })
+                });
+            }
+        }
         if let Some(heard_since) = self.listening.heard_since(WAITS_WITHIN) {
-            let slots = self.store.deaf_slots(ago(now, WAITS_WITHIN).min(heard_since)).await?;
+            let slots = self.store.slots_without_agent(ago(now, WAITS_WITHIN).min(heard_since)).await?;
+            let slots = self.deployment.had_time_to_wait(slots, WAITS_WITHIN).await?;
             // The sync keeper finds slots that an outage stopped, and starts them again without counting a failure.
             let had_time = |pool: &str| {
-                let back_since = self.deployment.back_since(pool);
-                !self.deployment.is_away(pool) && back_since.is_none_or(|back| back <= ago(now, WAITS_WITHIN))
+                let available_since = self.deployment.available_since(pool);
+                !self.deployment.is_unavailable(pool)
+                    && available_since.is_none_or(|back| back <= ago(now, WAITS_WITHIN))
             };
             for slot in slots.into_iter().filter(|slot| had_time(&slot.pool)) {
                 let deployment = self.deployment.clone();
-                self.breaking.begin(slot.name.clone(), async move { deployment.is_deaf(&slot).await });
+                self.breaking.begin(slot.name.clone(), async move { deployment.fail_without_agent(&slot).await });
             }
         }
         self.deployment.pass_gate().await;
         report.add("broken", self.breaking.take_done());
+        report.add("started_again", self.restarting.take_done());
         report.add("cleared", self.clearing.take_done());
         report.add("removed", self.removing.take_done());
         Ok(report)
     }
 
-    fn hurry(&self) {
+    fn request_full_run(&self) {
         *self.last_full_pass() = None;
     }
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::leader::Leadership;
-use super::{Crew, Keeper, KeeperError, RunReport};
+use super::{Keeper, KeeperError, KeeperList, RunReport};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::store::{KeeperRow, Store, StoreError};
@@ -32,7 +32,7 @@ const AT_START: Duration = Duration::from_secs(30);
 pub enum RunError {
     #[error("there is no such keeper")]
     Unknown,
-    #[error("the run takes longer than {} s; it goes on, and GET /admin/keepers shows what it did", LONGEST_WAIT.as_secs())]
+    #[error("the run takes longer than {} s and continues; GET /admin/keepers shows its result", LONGEST_WAIT.as_secs())]
     TakesLong,
     /// The leader's error.
     #[error("{0}")]
@@ -86,7 +86,7 @@ impl Post {
 }
 
 impl Keepers {
-    pub fn new(context: &Context, leadership: Leadership, crew: Crew) -> Self {
+    pub fn new(context: &Context, leadership: Leadership, keeper_list: KeeperList) -> Self {
         let (store, clock) = (context.store.clone(), context.clock.clone());
         let post = |keeper| Post {
             keeper,
@@ -95,7 +95,7 @@ impl Keepers {
             asked_number: AtomicI64::new(0),
             last: Mutex::default(),
         };
-        let posts = crew.into_iter().map(post).collect();
+        let posts = keeper_list.into_iter().map(post).collect();
         Self(Arc::new(Inner { store, clock, leadership, posts, begun: Instant::now() }))
     }
 
@@ -115,7 +115,7 @@ impl Keepers {
         let (mut next, mut rested) = (Instant::now(), Instant::now());
         loop {
             if !inner.leadership.is_held() {
-                inner.leadership.gained().await;
+                inner.leadership.until_leading().await;
                 // The signal may be older than the lease.
                 if !inner.leadership.is_held() {
                     tokio::time::sleep(REQUEST_POLL_INTERVAL).await;
@@ -125,7 +125,7 @@ impl Keepers {
             }
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
-                () = post.asked.notified() => post.keeper.hurry(),
+                () = post.asked.notified() => post.keeper.request_full_run(),
                 () = async { tokio::time::sleep_until(rested).await; post.keeper.woken().await } => {}
                 () = inner.leadership.lost() => continue,
             }
@@ -232,7 +232,7 @@ impl Keepers {
                         .increment(*count);
                 }
                 if report.counts.values().any(|count| *count > 0) {
-                    tracing::info!(keeper, did = ?report.counts, took_ms = took.as_millis(), "keeper run");
+                    tracing::info!(keeper, did = ?report.counts, took_ms = took.as_millis(), "keeper run finished");
                 }
                 (!report.complaints.is_empty()).then(|| report.complaints.join("; "))
             }
@@ -257,7 +257,7 @@ impl Keepers {
         // A run that has begun is finished, even if the caller stops waiting.
         let run = tokio::spawn(async move {
             if this.0.leadership.is_held() {
-                this.0.posts[index].keeper.hurry();
+                this.0.posts[index].keeper.request_full_run();
                 match this.run_at(index).await {
                     Ok(report) => {
                         return Ok(report.counts.into_iter().map(|(what, count)| (what.to_owned(), count)).collect());
@@ -336,7 +336,7 @@ fn answer(text: &str) -> Result<Vec<(String, u64)>, RunError> {
         did: Option<std::collections::BTreeMap<String, u64>>,
         error: Option<String>,
     }
-    let lost = || RunError::Failed("the run was done, but what it did cannot be read".to_owned());
+    let lost = || RunError::Failed("the run has finished, but its result cannot be read".to_owned());
     let StoredAnswer { did, error } = serde_json::from_str(text).map_err(|_| lost())?;
     match error {
         Some(error) => Err(RunError::Failed(error)),
@@ -374,21 +374,21 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_keeper_that_panics_is_told_from_a_database_that_does_not_answer() {
+    async fn a_panic_of_a_keeper_is_not_reported_as_an_unavailable_database() {
         let folder = tempfile::tempdir().unwrap();
         let store = Store::open(&format!("sqlite:{}", folder.path().join("x.db").display())).await.unwrap();
         let leadership = Leadership::new(store.clone(), Holder { id: uuid::Uuid::nil(), name: "here".to_owned() });
-        let crew: Crew = vec![Arc::new(Failing { panics: true }), Arc::new(Failing { panics: false })];
-        let keepers = Keepers::new(&Context::new(store, Clock::System, Random::System), leadership, crew);
+        let keeper_list: KeeperList = vec![Arc::new(Failing { panics: true }), Arc::new(Failing { panics: false })];
+        let keepers = Keepers::new(&Context::new(store, Clock::System, Random::System), leadership, keeper_list);
 
         let error = keepers.run("panicking").await.unwrap_err();
         assert!(matches!(error, RunError::Keeper(KeeperError::Panicked(_))), "{error:?}");
-        assert_eq!(error.to_string(), "a fault in Greenroom itself: the run panicked: index out of bounds");
+        assert_eq!(error.to_string(), "internal fault: the run panicked: index out of bounds");
         let (shown, _) = keepers.shown().await.unwrap();
         assert!(shown[0].error.as_deref().is_some_and(|error| !error.contains("database")), "{shown:?}");
 
         let error = keepers.run("away").await.unwrap_err();
         assert!(matches!(error, RunError::Keeper(KeeperError::Store(StoreError::Unavailable { .. }))), "{error:?}");
-        assert!(error.to_string().contains("the database does not answer"), "{error}");
+        assert!(error.to_string().contains("the database is unavailable"), "{error}");
     }
 }

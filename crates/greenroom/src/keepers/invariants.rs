@@ -101,7 +101,7 @@ impl Invariants {
         for (of, usage) in overgrown(&progress.usages, &checked.usages) {
             record_violation(
                 of.kind(),
-                &format!("there are {} {of}; {} are allowed", usage.count, usage.limit),
+                &format!("there are {} {of}, but the limit is {}", usage.count, usage.limit),
                 report,
             );
         }
@@ -121,10 +121,10 @@ impl Invariants {
     async fn repair(&self, violation: &Violation, report: &mut RunReport) -> Result<(), StoreError> {
         match violation {
             Violation::BotLost { bot } => {
-                let error = Some("it was in no queue and in no slot".to_owned());
+                let error = Some("the bot was in no queue and in no slot".to_owned());
                 let ending = Ending::GivenUp { bot: *bot, overdue: Overdue::DeployFailed, error };
                 if let Err(error) = self.placement.end(ending).await {
-                    report.complaints.push(format!("the bot {bot}, which is lost, could not be ended: {error}"));
+                    report.complaints.push(format!("the lost bot {bot} could not be ended: {error}"));
                 }
             }
             Violation::QueuedWithSlot { bot, .. } => self.leave_queue(*bot).await?,
@@ -182,7 +182,7 @@ impl Keeper for Invariants {
     }
 
     fn every(&self) -> Duration {
-        copy_check::EVERY
+        copy_check::INTERVAL
     }
 
     async fn run(&self) -> Result<RunReport, KeeperError> {

@@ -41,7 +41,7 @@ impl Leadership {
     }
 
     /// Waits until this replica leads.
-    pub async fn gained(&self) {
+    pub async fn until_leading(&self) {
         // This struct owns the sender, so the channel cannot close.
         let _ = self.leads.subscribe().wait_for(|leads| *leads).await;
     }
@@ -61,7 +61,7 @@ impl Leadership {
 
     /// Tries to lead until `ending`, and then gives up the lease. While the database does not answer, the server cannot
     /// receive callbacks, so the listening window is reset.
-    pub async fn campaign(self, listening: ListeningWindow, ending: CancellationToken) {
+    pub async fn keep_leading(self, listening: ListeningWindow, ending: CancellationToken) {
         if !self.store.is_shared() {
             return ending.cancelled().await;
         }
@@ -104,9 +104,9 @@ impl Leadership {
         if changed {
             let replica = &self.replica.name;
             if leads {
-                tracing::info!(replica, "keepers started: this replica leads");
+                tracing::info!(replica, "leadership gained; keepers started");
             } else {
-                tracing::info!(replica, "keepers stopped: this replica no longer leads");
+                tracing::info!(replica, "leadership lost; keepers stopped");
             }
         }
         metrics::gauge!("greenroom_leader").set(if leads { 1.0 } else { 0.0 });

@@ -15,13 +15,13 @@ use crate::clock::Clock;
 use crate::readiness::Readiness;
 use crate::store::{ListeningSpan, Store, StoreError};
 
-const EVERY: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 /// On a busy machine, a tick may be this late.
 const STOOD_STILL: Duration = Duration::from_secs(5);
 /// If the database takes longer to answer, it does not answer bots either.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The time limit for the last write of a server that stops.
-const LAST_PATIENCE: Duration = Duration::from_secs(1);
+const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 /// Spans are kept at least this long, and otherwise only as long as they are useful.
 const KEPT_AT_LEAST: Duration = Duration::from_hours(1);
 const KEPT_TIMES_NEEDED: u32 = 10;
@@ -82,7 +82,7 @@ impl ListeningWindow {
         let database_now = now.saturating_add(*ahead).unwrap_or(now);
         let mut spans = spans.clone();
         // The process also listens between two ticks.
-        let listens = state.is_recorded && elapsed(state.last_tick, now) < EVERY + STOOD_STILL;
+        let listens = state.is_recorded && elapsed(state.last_tick, now) < INTERVAL + STOOD_STILL;
         if let Some(own) = spans.first_mut().filter(|_| listens) {
             own.heard_until = database_now.max(own.heard_until);
         }
@@ -98,7 +98,7 @@ impl ListeningWindow {
         let mut state = self.state();
         let pause = elapsed(state.last_tick, now);
         state.last_tick = now;
-        if pause > EVERY + STOOD_STILL {
+        if pause > INTERVAL + STOOD_STILL {
             state.begin(now);
         }
     }
@@ -114,13 +114,13 @@ impl ListeningWindow {
         self.tick();
         let mut spans = store.listening_spans().await?;
         let mut span = self.state().span;
-        let extended = match store.extend_listening(span, EVERY + STOOD_STILL).await? {
+        let extended = match store.extend_listening(span, INTERVAL + STOOD_STILL).await? {
             Some(extended) => extended,
             None => {
                 self.reset();
                 span = self.state().span;
-                let begun = store.extend_listening(span, EVERY + STOOD_STILL).await?;
-                begun.ok_or_else(|| StoreError::internal("listening.extend", "a new span was not begun"))?
+                let begun = store.extend_listening(span, INTERVAL + STOOD_STILL).await?;
+                begun.ok_or_else(|| StoreError::internal("listening.extend", "a new listening span was not stored"))?
             }
         };
         spans.insert(0, extended);
@@ -145,15 +145,15 @@ impl ListeningWindow {
         if let Err(error) = store.prune_listening(KEPT_AT_LEAST.max(needed * KEPT_TIMES_NEEDED)).await {
             tracing::warn!(%error, "listening spans not pruned");
         }
-        let mut tick = tokio::time::interval(EVERY);
+        let mut tick = tokio::time::interval(INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let (last, patience) = tokio::select! {
-                _ = tick.tick() => (false, PATIENCE),
-                () = stopping.cancelled() => (true, LAST_PATIENCE),
-                () = ending.cancelled() => (true, LAST_PATIENCE),
+            let (last, timeout) = tokio::select! {
+                _ = tick.tick() => (false, TIMEOUT),
+                () = stopping.cancelled() => (true, LAST_TIMEOUT),
+                () = ending.cancelled() => (true, LAST_TIMEOUT),
             };
-            let recorded = tokio::time::timeout(patience, self.record(&store)).await;
+            let recorded = tokio::time::timeout(timeout, self.record(&store)).await;
             let recorded = recorded.unwrap_or_else(|_late| Err(StoreError::timed_out("listening.extend")));
             if last {
                 self.reset();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_listened_adds_up_across_breaks() {
+    fn listening_time_adds_up_across_breaks() {
         // Four processes of eight seconds each; one second of each is lost to the restart.
         let spans = [(0, 7), (8, 15), (16, 23), (24, 31)];
         assert_eq!(start(&spans, 31, 7), Some(at(24)));
@@ -243,14 +243,14 @@ mod tests {
     }
 
     #[test]
-    fn two_who_listened_at_once_count_as_one() {
+    fn two_replicas_that_listen_at_once_count_as_one() {
         let spans = [(0, 100), (50, 60), (90, 110), (95, 105)];
         assert_eq!(start(&spans, 110, 100), Some(at(10)));
         assert_eq!(start(&spans, 110, 111), None);
     }
 
     #[test]
-    fn what_was_written_before_the_clock_was_set_back_does_not_count() {
+    fn windows_from_before_the_clock_was_set_back_do_not_count() {
         assert_eq!(start(&[(3_600, 3_660), (0, 20)], 20, 10), Some(at(10)));
         assert_eq!(start(&[(10, 3_660)], 20, 10), Some(at(10)));
         assert_eq!(start(&[(3_600, 3_660)], 20, 10), None);

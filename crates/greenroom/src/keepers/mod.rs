@@ -85,10 +85,10 @@ pub enum KeeperError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// A fault in the keeper's own code. The next run may succeed.
-    #[error("a fault in Greenroom itself: the run panicked: {0}")]
+    #[error("internal fault: the run panicked: {0}")]
     Panicked(String),
     /// The run was cancelled: the replica that leads now runs the keeper.
-    #[error("another replica leads by now")]
+    #[error("another replica leads now; try again")]
     LeadershipLost,
 }
 
@@ -105,7 +105,7 @@ impl From<tokio::task::JoinError> for KeeperError {
 /// The message of a panic, if it has one.
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
 #[async_trait]
@@ -125,11 +125,11 @@ pub trait Keeper: Send + Sync + std::fmt::Debug {
     }
 
     /// Makes the next run check everything, because a caller asked for it.
-    fn hurry(&self) {}
+    fn request_full_run(&self) {}
 }
 
 /// All keepers of a server, in the order in which they are shown.
-pub type Crew = Vec<Arc<dyn Keeper>>;
+pub type KeeperList = Vec<Arc<dyn Keeper>>;
 
 /// The parts of the server that keepers need.
 #[derive(Debug)]
@@ -145,7 +145,7 @@ pub struct Parts<'a> {
 }
 
 /// Returns the keepers, the one that also has its own timer, and the comparison that every replica runs by itself.
-pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
+pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
     let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, runners } = parts;
     let poll = deadlines.queue_poll;
     let expiry = QueueExpiry::new(&context, signals.clone(), deployment.clone(), poll);
@@ -157,7 +157,7 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
     let invariants = Invariants::new(context.clone(), placement.clone());
     let copy_check = invariants.copy_check();
     let sync = SyncKeeper::new(&context, placement, deployment, deadlines);
-    let mut crew: Crew = vec![
+    let mut keepers: KeeperList = vec![
         Arc::new(expiry.clone()),
         Arc::new(left),
         Arc::new(warm),
@@ -167,9 +167,9 @@ pub fn crew(parts: Parts<'_>) -> (Crew, QueueExpiry, CopyCheck) {
         Arc::new(invariants),
     ];
     if !runners.is_empty() {
-        crew.push(Arc::new(RunnersKeeper::new(runners)));
+        keepers.push(Arc::new(RunnersKeeper::new(runners)));
     }
-    (crew, expiry, copy_check)
+    (keepers, expiry, copy_check)
 }
 
 /// The time this long before `now`.

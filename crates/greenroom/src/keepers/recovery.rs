@@ -63,8 +63,10 @@ impl Keeper for RecoveryKeeper {
     async fn run(&self) -> Result<RunReport, KeeperError> {
         let mut report = RunReport::of([("recovered", 0), ("failed", 0), ("deleted", 0)]);
         let slots = self.store.slots_to_recover(ago(self.clock.now(), STUCK_AFTER)).await?;
+        let slots = self.deployment.had_time_to_wait(slots, STUCK_AFTER).await?;
         // Slots of a pool that is no longer configured, or whose provider is unavailable, cannot be recovered.
-        let is_served = |pool: &str| self.deployment.providers().contains_key(pool) && !self.deployment.is_away(pool);
+        let is_served =
+            |pool: &str| self.deployment.providers().contains_key(pool) && !self.deployment.is_unavailable(pool);
         let slots = slots.into_iter().filter(|slot| is_served(&slot.pool));
         let begun = Instant::now();
         let attempts = slots.map(|slot| self.attempt(slot, begun));
@@ -77,7 +79,7 @@ impl Keeper for RecoveryKeeper {
                 Ok(Recovery::NotNeeded) => {}
                 Err(error) => {
                     report.add("failed", 1);
-                    report.complaints.push(format!("{}: {error}", slot.name));
+                    report.complaints.push(format!("the slot {} could not be recovered: {error}", slot.name));
                 }
             }
         }

@@ -23,9 +23,9 @@ use super::{Keeper, KeeperError, RunReport};
 use crate::providers::ec2::Runners;
 
 /// Short enough to renew an announcement in time: renewal is due some seconds before its end.
-const EVERY: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(5);
 /// If AWS does not answer within this time, the next run asks again.
-const PATIENCE: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 #[derive(Debug)]
 pub struct RunnersKeeper {
@@ -45,7 +45,7 @@ impl Keeper for RunnersKeeper {
     }
 
     fn every(&self) -> Duration {
-        EVERY
+        INTERVAL
     }
 
     async fn run(&self) -> Result<RunReport, KeeperError> {
@@ -61,11 +61,11 @@ impl Keeper for RunnersKeeper {
             .runners
             .each()
             .iter()
-            .map(|(name, pool)| async move { (name, tokio::time::timeout(PATIENCE, pool.keep()).await) });
-        for (name, kept) in futures_util::future::join_all(passes).await {
-            match kept {
-                Ok(Ok(kept)) => {
-                    let aws::Kept { announced, fell_back, reaped, let_go, created, grown } = kept;
+            .map(|(name, pool)| async move { (name, tokio::time::timeout(TIMEOUT, pool.run_keeper()).await) });
+        for (name, stats) in futures_util::future::join_all(passes).await {
+            match stats {
+                Ok(Ok(stats)) => {
+                    let aws::KeeperStats { announced, fell_back, reaped, let_go, created, grown } = stats;
                     for (what, count) in [
                         ("announced", announced),
                         ("fell_back", fell_back),
@@ -77,10 +77,12 @@ impl Keeper for RunnersKeeper {
                         report.add(what, count.into());
                     }
                 }
-                Ok(Err(error)) => report.complaints.push(format!("the runners of {name} cannot be kept: {error}")),
+                Ok(Err(error)) => {
+                    report.complaints.push(format!("the runners of {name} could not be reconciled: {error}"))
+                }
                 Err(_) => report.complaints.push(format!(
-                    "the runners of {name} cannot be kept: AWS did not answer within {} s",
-                    PATIENCE.as_secs()
+                    "the runners of {name} could not be reconciled: AWS did not answer within {} s",
+                    TIMEOUT.as_secs()
                 )),
             }
         }

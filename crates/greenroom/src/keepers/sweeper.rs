@@ -45,20 +45,20 @@ impl Sweeper {
     async fn sweep(&self) -> Result<RunReport, StoreError> {
         let now = self.listening.now();
         let mut report = RunReport::of([("failed", 0), ("stopped", 0)]);
-        for (overdue, patience) in [
+        for (overdue, timeout) in [
             (Overdue::NoStart, self.deadlines.no_start),
             (Overdue::NoJoin, self.deadlines.no_join),
             (Overdue::HeartbeatLost, self.deadlines.heartbeat_lost + ON_ITS_WAY),
             (Overdue::StopGrace, self.deadlines.stop_grace),
         ] {
-            let since = ago(now, patience);
+            let since = ago(now, timeout);
             if overdue == Overdue::StopGrace {
                 let ended = self.sweep_one_way(overdue, since, &mut report).await?;
                 report.add("stopped", ended);
                 continue;
             }
             // A bot without a call since then has been silent for long enough while the server listened.
-            let needed = patience.min(needed_listening(&self.deadlines));
+            let needed = timeout.min(needed_listening(&self.deadlines));
             let Some(heard_since) = self.listening.heard_since(needed) else { continue };
             let ended = self.sweep_one_way(overdue, since.min(heard_since), &mut report).await?;
             report.add("failed", ended);
@@ -78,7 +78,7 @@ impl Sweeper {
             let Some(end) = page.last() else { return Ok(ended) };
             last = Some(*end);
             for (_, bot) in page {
-                match self.lifecycle.pass(bot, overdue, since).await {
+                match self.lifecycle.end_overdue(bot, overdue, since).await {
                     Ok(passed) => ended += u64::from(passed),
                     // One bot that cannot be ended must not block the others.
                     Err(error) => report.complaints.push(format!("the bot {bot} could not be ended: {error}")),

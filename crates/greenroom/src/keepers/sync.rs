@@ -65,25 +65,25 @@ struct Seen {
 struct Wrong {
     unknown: Vec<SlotName>,
     lost: Vec<SlotRow>,
-    strays: Vec<SlotRow>,
+    unknown_processes: Vec<SlotRow>,
     /// Unhealthy slots, and the state that the provider reports.
-    unwell: Vec<(SlotRow, String)>,
+    unhealthy: Vec<(SlotRow, String)>,
     /// Slots that an outage stopped, confirmed by an inspection.
     taken: Vec<SlotRow>,
 }
 
 impl Wrong {
     fn names(&self) -> BTreeSet<SlotName> {
-        let unwell = self.unwell.iter().map(|(slot, _)| slot);
-        let known = self.lost.iter().chain(&self.strays).chain(unwell).map(|slot| slot.name.clone());
+        let unhealthy = self.unhealthy.iter().map(|(slot, _)| slot);
+        let known = self.lost.iter().chain(&self.unknown_processes).chain(unhealthy).map(|slot| slot.name.clone());
         known.chain(self.unknown.iter().cloned()).collect()
     }
 
     fn only(&mut self, names: &BTreeSet<SlotName>) {
         self.unknown.retain(|name| names.contains(name));
         self.lost.retain(|slot| names.contains(&slot.name));
-        self.strays.retain(|slot| names.contains(&slot.name));
-        self.unwell.retain(|(slot, _)| names.contains(&slot.name));
+        self.unknown_processes.retain(|slot| names.contains(&slot.name));
+        self.unhealthy.retain(|(slot, _)| names.contains(&slot.name));
     }
 }
 
@@ -107,11 +107,11 @@ impl SyncKeeper {
 
     async fn list(&self, pool: &str, provider: &dyn Provider) -> Result<Listing, String> {
         let begun = self.clock.now();
-        match tokio::time::timeout(self.deployment.patience().inspect, provider.list()).await {
+        match tokio::time::timeout(self.deployment.timeouts().inspect, provider.list()).await {
             Ok(Ok(found)) => Ok(Listing { begun, found }),
             Ok(Err(error)) => {
                 if error.is_unavailable {
-                    self.deployment.note_away(pool, &error);
+                    self.deployment.note_unavailable(pool, &error);
                 }
                 Err(error.message)
             }
@@ -167,7 +167,7 @@ impl SyncKeeper {
                 ?slots,
                 count = waiting.len(),
                 size,
-                "more than a tenth of a pool differs from its provider; acting if the next run sees the same"
+                "slot differences postponed; more than a tenth of the pool differs from its provider"
             );
         }
         let held_back = count(waiting.len());
@@ -181,7 +181,7 @@ impl SyncKeeper {
         hot: bool,
         provider: &dyn Provider,
         listing: Listing,
-        back_since: Option<Timestamp>,
+        available_since: Option<Timestamp>,
         report: &mut RunReport,
     ) -> Result<(), StoreError> {
         // Rows are read after the listing: a slot that was idle before the listing, and still is, has not changed in
@@ -199,12 +199,12 @@ impl SyncKeeper {
             let hot = hot && !row.stopped;
             match has.get(&row.name) {
                 None if row.stopped => {}
-                Some(found) if !hot && found.running => wrong.strays.push(row.clone()),
-                Some(found) if hot && found.running && found.unwell => {
-                    wrong.unwell.push((row.clone(), found.state.clone()));
+                Some(found) if !hot && found.running => wrong.unknown_processes.push(row.clone()),
+                Some(found) if hot && found.running && found.unhealthy => {
+                    wrong.unhealthy.push((row.clone(), found.state.clone()));
                 }
                 found if hot && !found.is_some_and(|found| found.running) => wrong.lost.push(row.clone()),
-                None if row.provider_ref.is_some() && provider.makes_ahead() => wrong.lost.push(row.clone()),
+                None if row.provider_ref.is_some() && provider.keeps_idle_resources() => wrong.lost.push(row.clone()),
                 _ => {}
             }
         }
@@ -215,10 +215,10 @@ impl SyncKeeper {
             }
         }
         report.add("interrupted", end_interrupted(&self.deployment, provider, &rows, &has, settled).await?);
-        if let Some(back_since) = back_since {
+        if let Some(available_since) = available_since {
             let runs = |row: &SlotRow| has.get(&row.name).is_some_and(|found| found.running);
-            let gone = rows.iter().filter(|row| row.status_since <= back_since && !runs(row));
-            wrong.taken = self.taken_by_outage(hot, provider, gone).await?;
+            let gone = rows.iter().filter(|row| row.status_since <= available_since && !runs(row));
+            wrong.taken = self.stopped_by_outage(hot, provider, gone).await?;
             let taken: HashSet<&SlotName> = wrong.taken.iter().map(|row| &row.name).collect();
             wrong.lost.retain(|row| !taken.contains(&row.name));
         }
@@ -229,7 +229,7 @@ impl SyncKeeper {
 
     /// Returns the slots that should run, that do not run according to the listing after an outage, and for which an
     /// inspection agrees.
-    async fn taken_by_outage(
+    async fn stopped_by_outage(
         &self,
         hot: bool,
         provider: &dyn Provider,
@@ -252,9 +252,9 @@ impl SyncKeeper {
                 candidates.push(slot.clone());
             }
         }
-        let patience = self.deployment.patience().inspect;
+        let timeout = self.deployment.timeouts().inspect;
         let inspections = candidates.into_iter().map(|slot| async move {
-            let found = tokio::time::timeout(patience, provider.inspect(&slot.name)).await;
+            let found = tokio::time::timeout(timeout, provider.inspect(&slot.name)).await;
             let is_gone = matches!(&found, Ok(Ok(found)) if !found.as_ref().is_some_and(|found| found.running));
             is_gone.then_some(slot)
         });
@@ -279,31 +279,32 @@ impl SyncKeeper {
                 }
                 Ok(false) => {}
                 Err(message) => {
-                    report.complaints.push(format!("{slot}, which is unknown, cannot be removed: {message}"))
+                    report.complaints.push(format!("the unknown slot {slot} could not be removed: {message}"))
                 }
             }
         }
         for slot in wrong.lost {
-            let news = SlotEvent::Lost { since: slot.status_since, counts: false };
-            if self.placement.report(slot.name.clone(), news).await? {
+            let event = SlotEvent::Lost { since: slot.status_since, counts: false };
+            if self.placement.report(slot.name.clone(), event).await? {
                 tracing::warn!(slot = %slot.name, "slot lost at the provider; started again");
                 report.add("made_anew", 1);
             }
         }
         for slot in wrong.taken {
-            let news = match slot.bot_id {
+            let event = match slot.bot_id {
                 Some(bot) => SlotEvent::Silent { bot, generation: slot.generation },
                 None => SlotEvent::Lost { since: slot.status_since, counts: false },
             };
-            if self.placement.report(slot.name.clone(), news).await? {
+            if self.placement.report(slot.name.clone(), event).await? {
                 tracing::warn!(slot = %slot.name, "slot lost in an outage; started again");
                 report.add("made_anew", 1);
             }
         }
-        for (slot, state) in wrong.unwell {
-            report.add("made_anew", u64::from(self.deployment.restart_unhealthy(&slot, &state).await?));
+        for (slot, state) in wrong.unhealthy {
+            let message = format!("the provider reports the slot as unhealthy: {state}");
+            report.add("made_anew", u64::from(self.deployment.restart_unhealthy(&slot, message).await?));
         }
-        let stops = wrong.strays.into_iter().map(|slot| self.stop_stray(slot));
+        let stops = wrong.unknown_processes.into_iter().map(|slot| self.stop_unknown_process(slot));
         let mut stops = futures_util::stream::iter(stops).buffer_unordered(AT_ONCE);
         while let Some(stopped) = stops.next().await {
             report.add("stopped", u64::from(stopped?));
@@ -312,12 +313,12 @@ impl SyncKeeper {
     }
 
     /// Stops a process in an idle slot. It first takes the slot out of use, so that no bot gets it in the meantime.
-    async fn stop_stray(&self, slot: SlotRow) -> Result<bool, StoreError> {
-        let news = SlotEvent::Stray { since: slot.status_since };
-        if !self.placement.report(slot.name.clone(), news).await? {
+    async fn stop_unknown_process(&self, slot: SlotRow) -> Result<bool, StoreError> {
+        let event = SlotEvent::UnknownProcess { since: slot.status_since };
+        if !self.placement.report(slot.name.clone(), event).await? {
             return Ok(false);
         }
-        tracing::warn!(slot = %slot.name, "idle slot was running; stopping it");
+        tracing::warn!(slot = %slot.name, "idle slot found running; stopping");
         Ok(self.deployment.recover(&slot.name).await? == Some(Recovery::Recovered))
     }
 }
@@ -333,7 +334,7 @@ impl Keeper for SyncKeeper {
     }
 
     async fn woken(&self) {
-        self.deployment.a_provider_returned().await;
+        self.deployment.until_provider_returns().await;
     }
 
     async fn run(&self) -> Result<RunReport, KeeperError> {
@@ -354,8 +355,8 @@ impl Keeper for SyncKeeper {
                         let of = found.slot.pool().unwrap_or_default();
                         of == pool || (!providers.contains_key(of) && examined.insert(found.slot.clone()))
                     });
-                    let back_since = returned.get(pool).copied();
-                    self.sync(pool, *hot, &**provider, listing, back_since, &mut report).await?;
+                    let available_since = returned.get(pool).copied();
+                    self.sync(pool, *hot, &**provider, listing, available_since, &mut report).await?;
                 }
                 Err(message) => report.complaints.push(format!("the slots of {pool} cannot be listed: {message}")),
             }

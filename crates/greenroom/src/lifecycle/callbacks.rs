@@ -46,7 +46,7 @@ impl Lifecycle {
         let mut tx = self.store.begin().await?;
         let bot = self.held(&mut tx, caller).await?;
         let new_session = !bot.has_session;
-        let verdict = decide(&bot.standing(), &Trigger::Started { new_session });
+        let verdict = decide(&bot.lifecycle_state(), &Trigger::Started { new_session });
         let now = self.clock.now();
         if new_session && matches!(verdict, Verdict::Move { .. } | Verdict::Hold) {
             tx.end_sessions(bot.id, Some(caller.connection_id), now).await?;
@@ -67,7 +67,7 @@ impl Lifecycle {
         let mut tx = self.store.begin().await?;
         let bot = self.held(&mut tx, caller).await?;
         has_started(&bot)?;
-        let verdict = decide(&bot.standing(), &Trigger::Joined);
+        let verdict = decide(&bot.lifecycle_state(), &Trigger::Joined);
         let now = self.clock.now();
         if let Verdict::Move { .. } = verdict {
             tx.note_joined(caller.connection_id, now).await?;
@@ -86,7 +86,7 @@ impl Lifecycle {
         };
         let bot = self.held(&mut tx, caller).await?;
         has_started(&bot)?;
-        let verdict = decide(&bot.standing(), &trigger);
+        let verdict = decide(&bot.lifecycle_state(), &trigger);
         self.follow(tx, bot, verdict, self.clock.now()).await
     }
 
@@ -98,7 +98,7 @@ impl Lifecycle {
         acked: &[CommandId],
     ) -> Result<(Status, Vec<CommandRow>), LifecycleError> {
         let bot = self.store.bot(caller.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
-        speaks_for(&bot, caller)?;
+        check_caller(&bot, caller)?;
         has_started(&bot)?;
         self.heartbeats.note(Beat { connection_id: caller.connection_id, at: self.clock.now() });
         let mut open = self.store.open_commands(bot.id).await?;
@@ -191,13 +191,13 @@ pub(super) fn fence(current: Option<ConnectionId>, caller: Caller) -> Result<(),
 }
 
 /// Whether the server still accepts calls of this caller.
-pub(super) fn speaks_for(bot: &BotRow, caller: Caller) -> Result<(), LifecycleError> {
+pub(super) fn check_caller(bot: &BotRow, caller: Caller) -> Result<(), LifecycleError> {
     fence(bot.connection_id, caller)?;
     refuse_ended(bot)
 }
 
 /// Under each connection `started` must be the first call, so that all other calls have a session.
-fn has_started(bot: &BotRow) -> Result<(), LifecycleError> {
+pub(super) fn has_started(bot: &BotRow) -> Result<(), LifecycleError> {
     if bot.has_session || bot.status.is_ended() { Ok(()) } else { Err(LifecycleError::InvalidTransition(bot.status)) }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
 
-use super::callbacks::{Caller, speaks_for};
+use super::callbacks::{Caller, check_caller};
 use super::{Lifecycle, LifecycleError};
 use crate::store::{CommandRow, Kind};
 
@@ -29,7 +29,7 @@ impl Lifecycle {
         let mut over = false;
         loop {
             let bot = self.store.bot(caller.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
-            speaks_for(&bot, caller)?;
+            check_caller(&bot, caller)?;
             let open = self.store.open_commands(bot.id).await?;
             if !open.is_empty() || over {
                 return Ok(open);

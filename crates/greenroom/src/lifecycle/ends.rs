@@ -45,8 +45,8 @@ pub(super) fn overdue_error(
         Overdue::NoJoin => {
             format!("the bot started{slot} at {:.0} and was still {status}; {last}", session.started_at)
         }
-        Overdue::Interrupted => format!("the agent{slot} was told to end by a signal, and then fell silent; {last}"),
-        Overdue::NoStart => format!("the bot was started again{slot} and has not called back; {last}"),
-        _ => format!("the bot was {status}{slot} and fell silent; {last}"),
+        Overdue::Interrupted => format!("the agent{slot} got a signal to stop, and then sent nothing more; {last}"),
+        Overdue::NoStart => format!("the bot was restarted{slot} and has not called back; {last}"),
+        _ => format!("the bot was {status}{slot} and sent nothing more; {last}"),
     }
 }

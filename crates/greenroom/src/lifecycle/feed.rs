@@ -127,7 +127,7 @@ impl Feed {
             };
             tokio::select! {
                 () = store.events_written() => bus.announce_events(),
-                () = others.heard() => {}
+                () = others.events_written() => {}
                 () = self.woken.notified() => {}
                 () = tokio::time::sleep(wait) => {}
                 () = stopping.cancelled() => return,
@@ -166,16 +166,16 @@ impl Feed {
 /// The position of the feed, and the transactions that it waits for.
 #[derive(Debug, Default)]
 pub struct Follower {
-    stands: Stands,
+    position: FeedPosition,
     /// Set while an id is missing: the transactions that could have written it.
     awaited: Option<HashSet<String>>,
 }
 
 #[derive(Debug, Default, Clone)]
-enum Stands {
+enum FeedPosition {
     /// Nothing has been read yet.
     #[default]
-    Nowhere,
+    Unknown,
     /// Once the `awaited` transactions have ended, all events up to `last` are visible.
     Arriving {
         last: EventId,
@@ -196,21 +196,21 @@ pub struct Step {
 impl Follower {
     /// Reads once, and returns the events whose order is final.
     pub async fn step(&mut self, store: &Store) -> Result<Step, StoreError> {
-        match self.stands.clone() {
-            Stands::Nowhere => {
+        match self.position.clone() {
+            FeedPosition::Unknown => {
                 let last = store.last_event().await?;
                 let awaited = store.event_writers().await?;
-                self.stands = Stands::Arriving { last, awaited };
+                self.position = FeedPosition::Arriving { last, awaited };
                 Ok(Step { more: true, ..Step::default() })
             }
-            Stands::Arriving { last, awaited } => {
+            FeedPosition::Arriving { last, awaited } => {
                 if !awaited.is_empty() && !store.event_writers().await?.is_disjoint(&awaited) {
                     return Ok(Step { missing: true, ..Step::default() });
                 }
-                self.stands = Stands::At(last);
+                self.position = FeedPosition::At(last);
                 Ok(Step { position: Some(last), more: true, ..Step::default() })
             }
-            Stands::At(last) => self.read_next(store, last).await,
+            FeedPosition::At(last) => self.read_next(store, last).await,
         }
     }
 
@@ -243,7 +243,7 @@ impl Follower {
             at = event.id;
             step.events.push(event);
         }
-        self.stands = Stands::At(at);
+        self.position = FeedPosition::At(at);
         step.position = Some(at);
         step.more = batch_is_full && !step.missing;
         Ok(step)

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::{Beat, Store};
 
-const EVERY: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug, Default)]
 pub struct Heartbeats {
@@ -33,7 +33,7 @@ impl Heartbeats {
 
     /// Writes once a second until `stopping`, and then writes the rest.
     pub async fn keep_writing(self, store: Store, stopping: CancellationToken) {
-        let mut tick = tokio::time::interval(EVERY);
+        let mut tick = tokio::time::interval(INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut failing = false;
         loop {
@@ -56,7 +56,7 @@ impl Heartbeats {
         }
         if let Err(error) = store.write_heartbeats(&beats).await {
             if !std::mem::replace(failing, true) {
-                tracing::warn!(%error, beats = beats.len(), "heartbeats not written; kept for the next try");
+                tracing::warn!(%error, beats = beats.len(), "heartbeats not written; retried later");
             }
             return;
         }

@@ -3,8 +3,10 @@
 //! `domain::lifecycle`, and writes the event together with the change.
 //!
 //! - this file: changes by users, operators and deadlines
+//! - [`requester`]: who asks for a change, and changes by operators for users
 //! - [`callbacks`]: calls of a bot
 //! - [`logs`]: the log that a bot's agent sends
+//! - [`screenshots`]: the last screenshot that a bot sends
 //! - [`ends`]: what may end a bot
 //! - [`commands`]: commands that a bot has not acknowledged
 //! - [`tokens`]: tokens of bots, slots and runners
@@ -18,6 +20,8 @@ pub mod ends;
 pub mod feed;
 pub mod heartbeats;
 pub mod logs;
+mod requester;
+pub mod screenshots;
 pub mod tokens;
 pub mod wait_for_status;
 
@@ -31,9 +35,12 @@ use crate::clock::Clock;
 use crate::context::Context;
 use crate::random::{NoRandomness, Random};
 use crate::signals::Signals;
-use crate::store::{Actor, BotRow, Change, Changed, CommandRow, Kind, NewEvent, SessionRow, Store, StoreError, Tx};
+use crate::store::{
+    Actor, BotRow, Change, Changed, CommandRow, Kind, NewAuditEntry, NewEvent, SessionRow, Store, StoreError, Tx,
+};
 use feed::Feed;
 use heartbeats::Heartbeats;
+use requester::Requester;
 use tokens::{Claim, Tokens};
 
 /// How often a bot may change its slot before the journal entry names everything instead of one slot.
@@ -56,13 +63,13 @@ pub enum LifecycleError {
     /// The bot does not exist, or belongs to another user: both get the same answer.
     #[error("there is no such bot")]
     NotFound,
-    #[error("the token is not that of a bot")]
+    #[error("the token is not a valid bot token")]
     Unauthorized,
-    #[error("this connection is not, or no longer, the bot's")]
+    #[error("this connection is not the bot's current connection")]
     StaleConnection,
-    #[error("a bot that is {0} does not allow this")]
+    #[error("this is not possible while the bot is {0}")]
     InvalidTransition(Status),
-    #[error("the bot is at an end: {status}, {}", reason.as_deref().unwrap_or("without a reason"))]
+    #[error("the bot has ended: {status}, {}", reason.as_deref().unwrap_or("without a reason"))]
     BotEnded { status: Status, reason: Option<String> },
     #[error("the server is stopping")]
     Stopping,
@@ -78,6 +85,15 @@ pub struct Stopped {
     pub bot: BotRow,
     /// The bot had already ended.
     pub had_ended: bool,
+    /// This request changed something: the bot had neither ended nor been asked to leave.
+    pub has_changed: bool,
+}
+
+impl Stopped {
+    /// A bot for which nothing is left to do.
+    fn unchanged(bot: BotRow) -> Self {
+        Self { had_ended: bot.status.is_ended(), has_changed: false, bot }
+    }
 }
 
 /// A bot's data, for the process that runs the bot.
@@ -114,52 +130,68 @@ impl Lifecycle {
         Ok(sessions)
     }
 
-    /// Asks a bot to leave, in any state.
+    /// Asks a bot of the user to leave, in any state.
     pub async fn stop(&self, user: UserId, id: BotId) -> Result<Stopped, LifecycleError> {
+        self.stop_for(Requester::User(user), id).await
+    }
+
+    async fn stop_for(&self, requester: Requester<'_>, id: BotId) -> Result<Stopped, LifecycleError> {
         let store = self.store.for_users();
-        let bot = store.bot(id).await?.filter(|bot| bot.user_id == user).ok_or(LifecycleError::NotFound)?;
+        let bot = store.bot(id).await?.filter(|bot| requester.may_change(bot)).ok_or(LifecycleError::NotFound)?;
         if bot.status.is_ended() || bot.stop_asked_at.is_some() {
-            return Ok(Stopped { had_ended: bot.status.is_ended(), bot });
+            return Ok(Stopped::unchanged(bot));
         }
         let now = self.clock.now();
         let (mut tx, bot) = hold_with_slot(&store, id, bot.slot, now).await?.ok_or(LifecycleError::NotFound)?;
         if bot.status.is_ended() || bot.stop_asked_at.is_some() {
-            return Ok(Stopped { had_ended: bot.status.is_ended(), bot });
+            return Ok(Stopped::unchanged(bot));
         }
         tx.note_stop_asked(id, now).await?;
         tx.leave_queue(&[id]).await?;
         // For a bot that waits at the gate, nothing has been started.
         let was_pending = bot.status == Status::Reserved && !tx.cancel_pending_deployments(&[id]).await?.is_empty();
         let assigned = bot.connection_id.is_some() && !was_pending;
-        let committed = match decide(&bot.standing(), &Trigger::StopAsked { assigned }) {
+        let committed = match decide(&bot.lifecycle_state(), &Trigger::StopAsked { assigned }) {
             Verdict::Move { to, reason } => {
-                Some(self.move_bot(&mut tx, &bot, Change::to(to, reason), Actor::User, now).await?)
+                Some(self.move_bot(&mut tx, &bot, Change::to(to, reason), requester.actor(), now).await?)
             }
             // The bot is already leaving.
             Verdict::Hold | Verdict::Refuse | Verdict::Ended => None,
         };
         let command = match assigned {
-            true => Some(self.send(&mut tx, &bot, Action::Leave, Value::Null, now).await?),
+            true => Some(self.send(&mut tx, &bot, Action::Leave, Value::Null, requester.actor(), now).await?),
             false => None,
         };
+        requester.record_audit(&mut tx, now).await?;
         let bot = tx.bot(id).await?.ok_or(LifecycleError::NotFound)?;
         tx.commit().await?;
         self.publish(&bot, command);
         if let Some(committed) = committed {
             self.report_committed(committed);
         }
-        Ok(Stopped { bot, had_ended: false })
+        Ok(Stopped { bot, had_ended: false, has_changed: true })
     }
 
-    /// Changes a bot's configuration in the store. A bot that has a connection also gets a `reconfigure` command.
+    /// Changes the configuration of the user's bot in the store. A bot that has a connection also gets a `reconfigure`
+    /// command.
     pub async fn configure(
         &self,
         user: UserId,
         id: BotId,
         config: Map<String, Value>,
     ) -> Result<BotRow, LifecycleError> {
+        self.configure_for(Requester::User(user), id, config).await
+    }
+
+    async fn configure_for(
+        &self,
+        requester: Requester<'_>,
+        id: BotId,
+        config: Map<String, Value>,
+    ) -> Result<BotRow, LifecycleError> {
         let mut tx = self.store.for_users().begin().await?;
-        let mut bot = self.own_bot(&mut tx, user, id).await?;
+        let held = tx.hold_bot(id).await?;
+        let mut bot = held.filter(|bot| requester.may_change(bot)).ok_or(LifecycleError::NotFound)?;
         refuse_ended(&bot)?;
         let now = self.clock.now();
         tx.configure_bot(id, &config, now).await?;
@@ -167,8 +199,9 @@ impl Lifecycle {
         if bot.connection_id.is_some() {
             tx.supersede(id, Action::Reconfigure).await?;
             let payload = Value::Object(config.clone());
-            command = Some(self.send(&mut tx, &bot, Action::Reconfigure, payload, now).await?);
+            command = Some(self.send(&mut tx, &bot, Action::Reconfigure, payload, requester.actor(), now).await?);
         }
+        requester.record_audit(&mut tx, now).await?;
         tx.commit().await?;
         self.publish(&bot, command);
         bot.config = config;
@@ -177,7 +210,7 @@ impl Lifecycle {
     }
 
     /// Assigns a bot to a process that the operator runs. Each call creates a new connection and fences the older one.
-    pub async fn assign(&self, id: BotId) -> Result<Assignment, LifecycleError> {
+    pub async fn assign(&self, id: BotId, audit: Option<&NewAuditEntry>) -> Result<Assignment, LifecycleError> {
         let slot = self.store.bot(id).await?.ok_or(LifecycleError::NotFound)?.slot;
         let now = self.clock.now();
         let (mut tx, mut bot) = hold_with_slot(&self.store, id, slot, now).await?.ok_or(LifecycleError::NotFound)?;
@@ -205,6 +238,7 @@ impl Lifecycle {
             actor: Actor::Operator,
         };
         tx.record(&event, now).await?;
+        Requester::Operator(audit).record_audit(&mut tx, now).await?;
         tx.commit().await?;
         tracing::info!(bot = %id, connection = %connection_id, "bot assigned");
         if bot.slot.take().is_some() {
@@ -218,7 +252,7 @@ impl Lifecycle {
     }
 
     /// Ends a bot whose deadline passed, if it is still overdue once the bot is locked. True when it was.
-    pub async fn pass(&self, id: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, LifecycleError> {
+    pub async fn end_overdue(&self, id: BotId, overdue: Overdue, since: Timestamp) -> Result<bool, LifecycleError> {
         let now = self.clock.now();
         let Some(bot) = self.store.bot(id).await? else { return Ok(false) };
         let session = self.store.sessions(id).await?.pop();
@@ -236,7 +270,7 @@ impl Lifecycle {
             Overdue::StopGrace if was_interrupted => Overdue::Interrupted,
             overdue => overdue,
         };
-        let Verdict::Move { to, reason } = decide(&bot.standing(), &Trigger::Passed(overdue)) else {
+        let Verdict::Move { to, reason } = decide(&bot.lifecycle_state(), &Trigger::Passed(overdue)) else {
             return Ok(false);
         };
         let error = match to {
@@ -254,14 +288,10 @@ impl Lifecycle {
     fn report_committed(&self, committed: CommittedEvent) {
         match committed.0.to {
             Some(status) if status.is_ended() => self.signals.clear(committed.0.bot_id),
-            Some(_) => self.signals.hear(committed.0.bot_id, committed.1),
+            Some(_) => self.signals.note_reported(committed.0.bot_id, committed.1),
             None => {}
         }
         committed.log();
-    }
-
-    async fn own_bot(&self, tx: &mut Tx, user: UserId, id: BotId) -> Result<BotRow, LifecycleError> {
-        tx.hold_bot(id).await?.filter(|bot| bot.user_id == user).ok_or(LifecycleError::NotFound)
     }
 
     async fn send(
@@ -270,6 +300,7 @@ impl Lifecycle {
         bot: &BotRow,
         action: Action,
         payload: Value,
+        actor: Actor,
         now: Timestamp,
     ) -> Result<CommandRow, LifecycleError> {
         let command = CommandRow { id: CommandId(self.random.id(now)?), action, payload };
@@ -281,7 +312,7 @@ impl Lifecycle {
             from: None,
             to: None,
             reason: Some(action.as_str().to_owned()),
-            actor: Actor::User,
+            actor,
         };
         tx.record(&event, now).await?;
         Ok(command)

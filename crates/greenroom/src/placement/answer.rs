@@ -84,7 +84,7 @@ pub async fn answer(
         };
         let gone = || {
             let (table, row) = ("idempotency_keys".to_owned(), format!("bot_id {}", reserved.bot));
-            let found = "a bot that is not there".to_owned();
+            let found = "a bot that does not exist".to_owned();
             StoreError::Inconsistent { call: "bots.by_id", table, column: "bot_id", row, found }.into()
         };
         let _ = reply.send(bot.map(|bot| of(bot, &reserved)).ok_or_else(gone));

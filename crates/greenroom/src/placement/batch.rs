@@ -36,7 +36,7 @@ impl Batch {
         Self { jobs, details, replies }
     }
 
-    pub fn apart(mut self) -> impl Iterator<Item = Batch> {
+    pub fn split(mut self) -> impl Iterator<Item = Batch> {
         let replies = self.replies.into_iter();
         self.jobs.into_iter().zip(replies).enumerate().map(move |(number, (job, reply))| {
             Batch::new(vec![Submitted { job, details: self.details.remove(&number), reply }])

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use super::Placement;
 use crate::store::{Store, StoreError};
 
-pub const EVERY: Duration = Duration::from_secs(10);
+pub const INTERVAL: Duration = Duration::from_secs(10);
 /// How many slots and bots one part compares, from each side.
 const ROWS: usize = 1_000;
 /// All rows are compared within this number of runs.
@@ -51,7 +51,9 @@ impl fmt::Display for CopyDifference {
             CopyDifference::Slot(slot) => write!(f, "slot {slot} differs between placement's memory and the table"),
             CopyDifference::Bot(bot) => write!(f, "bot {bot} differs between placement's memory and the tables"),
             CopyDifference::Pool(pool) => write!(f, "pool {pool} differs between placement's memory and the table"),
-            CopyDifference::PoolCount(pool) => write!(f, "pool {pool} has another number of slots than its row says"),
+            CopyDifference::PoolCount(pool) => {
+                write!(f, "pool {pool} has a different number of slots than its row counts")
+            }
         }
     }
 }
@@ -140,14 +142,14 @@ impl CopyCheck {
         loop {
             tokio::select! {
                 () = ending.cancelled() => return,
-                () = tokio::time::sleep(EVERY) => {}
+                () = tokio::time::sleep(INTERVAL) => {}
             }
             if is_done_elsewhere() {
                 continue;
             }
             match self.run().await {
                 Ok(report) => drop(report.log()),
-                Err(error) => tracing::debug!(%error, "placement copy could not be compared"),
+                Err(error) => tracing::debug!(%error, "placement copy not compared"),
             }
         }
     }

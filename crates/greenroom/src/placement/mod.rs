@@ -24,7 +24,7 @@ use std::sync::Arc;
 use domain::planner::invariants::Scope;
 use domain::planner::job::{EndBot, EndCause, ReserveRequest, WarmReport};
 use domain::planner::{Job, QueueOrder, Settings, Snapshot};
-use domain::{Attributes, BotId, Deadlines, Platform, SlotName, Status};
+use domain::{Attributes, BotId, Deadlines, KeyId, Platform, SlotName, Status, UserId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -68,24 +68,26 @@ pub struct Reserved {
 pub enum PlacementError {
     #[error("the API key is not known, or no longer valid")]
     Unauthorized,
+    #[error("there is no such user")]
+    NoSuchUser,
     #[error("the idempotency key was used before with another body")]
     IdempotencyMismatch,
-    #[error("must be at least {min}, the lowest that you may ask for")]
+    #[error("must be at least {min}, the lowest priority that you may use")]
     PriorityTooLow { min: i64 },
-    #[error("a bot of yours is already at this meeting")]
+    #[error("you already have a bot at this meeting")]
     DuplicateBot(BotId),
     #[error("{running} of {limit} bots are running")]
     LimitReached { running: i64, limit: i64 },
     #[error(
-        "no pool serves {0}: the operator has to add a [[pool]] with platform = \"{0}\" to the server's configuration \
-         and start it again"
+        "no pool serves {0}: the operator must add a [[pool]] with platform = \"{0}\" to the configuration and restart \
+         the server"
     )]
     NoPool(Platform),
-    #[error("no slot for {0} could ever meet them")]
+    #[error("no slot for {0} can meet these requirements")]
     NoneFits(Platform),
     #[error("the server is stopping")]
     Stopping,
-    #[error("too many requests wait to be placed")]
+    #[error("too many requests wait for placement")]
     Overloaded,
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -96,7 +98,7 @@ pub enum PlacementError {
 impl From<AdmissionError> for PlacementError {
     fn from(error: AdmissionError) -> Self {
         match error {
-            AdmissionError::Unauthorized => PlacementError::Unauthorized,
+            AdmissionError::Unauthorized | AdmissionError::SessionEnded => PlacementError::Unauthorized,
             AdmissionError::Store(error) => PlacementError::Store(error),
             AdmissionError::Random(error) => PlacementError::Random(error),
         }
@@ -130,6 +132,29 @@ impl Placement {
     pub async fn reserve(&self, key: ApiKey, request: BotRequest) -> Result<Reserved, PlacementError> {
         // The user is known before the request is queued.
         let user = self.admission.authenticate(&key).await?;
+        self.reserve_for(user, key.id, request).await
+    }
+
+    /// The same for a user who is known already, by this key.
+    pub async fn reserve_for(&self, user: UserId, key: KeyId, request: BotRequest) -> Result<Reserved, PlacementError> {
+        self.reserve_with(user, Some(key), request).await
+    }
+
+    /// Does the same for an operator, who needs no key of the user. The user's limits hold.
+    pub async fn reserve_by_operator(&self, user: UserId, request: BotRequest) -> Result<Reserved, PlacementError> {
+        self.reserve_with(user, None, request).await.map_err(|error| match error {
+            // Without a key, only the user can be unknown.
+            PlacementError::Unauthorized => PlacementError::NoSuchUser,
+            error => error,
+        })
+    }
+
+    async fn reserve_with(
+        &self,
+        user: UserId,
+        key: Option<KeyId>,
+        request: BotRequest,
+    ) -> Result<Reserved, PlacementError> {
         // The permit belongs to the job: if the caller stops waiting, its job remains and still counts.
         let permit = self.waiting.clone().try_acquire_owned().map_err(|_| {
             metrics::counter!("greenroom_http_overloaded_total", "what" => "placement").increment(1);
@@ -138,7 +163,7 @@ impl Placement {
         let job = ReserveRequest {
             id: BotId(self.context.random.id(self.context.clock.now())?),
             user,
-            key: key.id,
+            key,
             platform: request.meeting.platform,
             native_meeting_id: request.meeting.native_id,
             priority: request.priority,

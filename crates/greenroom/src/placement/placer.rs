@@ -96,7 +96,7 @@ impl Placer {
                         return;
                     }
                 }
-                () = others.heard(), if !is_only => self.follow_others().await,
+                () = others.events_written(), if !is_only => self.follow_others().await,
                 () = tokio::time::sleep(FOLLOW_EVERY), if !is_only => self.follow_others().await,
             }
             let mut submitted = Vec::with_capacity(inbox.len());
@@ -145,8 +145,8 @@ impl Placer {
                 batch.refuse(&error)
             }
             Err(error) => {
-                tracing::warn!(%error, jobs = batch.jobs.len(), "placement batch failed; jobs are done one by one");
-                for alone in batch.apart() {
+                tracing::warn!(%error, jobs = batch.jobs.len(), "placement batch failed; jobs are retried one by one");
+                for alone in batch.split() {
                     match self.attempt(&alone, ATTEMPTS_ALONE).await {
                         Ok(written) => self.finish(alone, written).await,
                         Err(error) => alone.refuse(&error),
@@ -160,13 +160,13 @@ impl Placer {
     async fn attempt(&mut self, batch: &Batch, attempts: u32) -> Result<Written, StoreError> {
         let mut may_be_committed = true;
         let mut conflicts = 0;
-        let mut last = "the batch was never current";
+        let mut last = "the batch was never written";
         for attempt in 0..attempts {
             match self.plan_and_write(batch, attempt > 0).await {
                 Ok((Applied::Committed, written)) => return Ok(written),
                 Ok((failed, _)) => {
                     last = match failed {
-                        Applied::Stale => "others kept changing what it was planned on",
+                        Applied::Stale => "other changes made each plan out of date",
                         _ => "a bot, a deployment or a key kept changing",
                     };
                     self.note_lost(failed);
@@ -181,7 +181,7 @@ impl Placer {
                 // The write may be committed in spite of the error: everything is read again, including what these jobs
                 // may have created.
                 Err(error @ StoreError::Unavailable { .. }) if may_be_committed => {
-                    tracing::warn!(%error, "placement write failed; reading everything again");
+                    tracing::warn!(%error, "placement write failed; the snapshot is read again");
                     may_be_committed = false;
                     self.cache.forget();
                 }
@@ -275,15 +275,15 @@ impl Placer {
                 self.turn = Some((turn, Instant::now()));
                 // If the changes cannot be read now, the write detects that the copy is not current.
                 if let Err(error) = self.cache.follow().await {
-                    tracing::warn!(%error, "placement journal could not be read");
+                    tracing::warn!(%error, "placement journal not read");
                 }
             }
             Ok(None) if self.store.is_shared() => {
-                tracing::warn!("placement turn did not come; placing without turns for a while");
+                tracing::warn!("placement turn not received; placing without turns for a while");
                 self.without_turns = Some(Instant::now() + WITHOUT_TURNS);
             }
             Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "placement turn could not be taken"),
+            Err(error) => tracing::warn!(%error, "placement turn not taken"),
         }
     }
 
@@ -298,7 +298,7 @@ impl Placer {
     /// wait here are woken. If the read fails, the next batch repeats it.
     async fn follow_others(&mut self) {
         if let Err(error) = self.cache.follow().await {
-            tracing::debug!(%error, "placement journal could not be read");
+            tracing::debug!(%error, "placement journal not read");
         }
     }
 
@@ -307,7 +307,7 @@ impl Placer {
     fn check(&self, check: Option<BatchCheck>) {
         if let Some((check, (snapshot, _))) = check.zip(self.cache.get()) {
             let complaints = check.complaints(snapshot);
-            assert!(complaints.is_empty(), "a batch broke what must hold: {complaints:?}");
+            assert!(complaints.is_empty(), "a batch violated invariants: {complaints:?}");
         }
     }
 
@@ -329,7 +329,7 @@ impl Placer {
         }
         self.pruned = Instant::now();
         if let Err(error) = self.store.prune_placement_journal().await {
-            tracing::warn!(%error, "placement journal pruning failed");
+            tracing::warn!(%error, "placement journal not pruned");
         }
     }
 }

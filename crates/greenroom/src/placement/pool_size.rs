@@ -3,7 +3,7 @@
 use domain::pool::MOST_SLOTS;
 
 use super::Placement;
-use crate::store::{Changed, StoreError};
+use crate::store::{Changed, NewAuditEntry, StoreError};
 
 /// The values that an operator changes. A missing value stays unchanged.
 #[derive(Clone, Copy, Debug, Default)]
@@ -41,13 +41,21 @@ impl Resize {
 
 impl Placement {
     /// Changes the size of a pool. Missing slots are then created, and surplus idle slots are deleted.
-    pub async fn resize_pool(&self, name: &str, resize: Resize) -> Result<(), ResizeError> {
-        let store = self.context.store.for_users();
+    pub async fn resize_pool(
+        &self,
+        name: &str,
+        resize: Resize,
+        audit: Option<NewAuditEntry>,
+    ) -> Result<(), ResizeError> {
+        let (store, now) = (self.context.store.for_users(), self.context.clock.now());
         let changed = Changed { pools: true, ..Changed::default() };
-        let mut tx = store.begin_changing(&changed, self.context.clock.now()).await?;
+        let mut tx = store.begin_changing(&changed, now).await?;
         let pool = tx.hold_pool(name).await?.ok_or(ResizeError::NotFound)?;
         let (max_slots, min_idle) = resize.applied_to(pool.max_slots, pool.min_idle)?;
         tx.resize_pool(name, max_slots, min_idle).await?;
+        if let Some(entry) = audit {
+            tx.record_audit(&entry.about(name), now).await?;
+        }
         tx.commit().await?;
         tracing::info!(pool = name, max_slots, min_idle, "pool resized");
         self.keep_warm().await?;
@@ -64,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_stays() {
+    fn a_setting_that_is_not_given_stays() {
         assert_eq!(resized(None, None), Ok((10, 2)));
         assert_eq!(resized(Some(5), None), Ok((5, 2)));
         assert_eq!(resized(None, Some(10)), Ok((10, 10)));

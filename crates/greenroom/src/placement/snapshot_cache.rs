@@ -50,9 +50,9 @@ impl SnapshotCache {
         } else if changed_here {
             self.follow().await?;
         }
-        let heard = self.signals.take_heard();
+        let reported = self.signals.take_reported();
         if let Some((snapshot, _)) = &mut self.held {
-            for (bot, status) in heard {
+            for (bot, status) in reported {
                 snapshot.note_status(bot, status);
             }
         }
@@ -68,7 +68,7 @@ impl SnapshotCache {
         let since = self.store.placement_since(*position).await?;
         if since.position.token == position.token {
             position.journal = since.position.journal;
-            self.store.note_followed(*position);
+            self.store.note_journal_position(*position);
             return Ok(false);
         }
         // The changes of others may include events.
@@ -83,7 +83,7 @@ impl SnapshotCache {
             return Err(error);
         }
         *position = since.position;
-        self.store.note_followed(*position);
+        self.store.note_journal_position(*position);
         metrics::counter!("greenroom_placement_reads_total", "what" => "journal").increment(1);
         for name in changed.slots.into_iter().map(SlotName::stored) {
             if snapshot.slot(&name).is_some_and(|slot| slot.bot_id.is_some()) {
@@ -98,7 +98,7 @@ impl SnapshotCache {
         let position = self.store.placement_position().await?;
         let snapshot = self.store.load_snapshot().await?;
         self.held = Some((snapshot, position));
-        self.store.note_followed(position);
+        self.store.note_journal_position(position);
         self.feed.read_now();
         metrics::counter!("greenroom_placement_reads_total", "what" => "everything").increment(1);
         Ok(())

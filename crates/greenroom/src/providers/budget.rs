@@ -201,7 +201,7 @@ impl Budget {
                     }
                 }
                 Err(error) => {
-                    return Err(ProviderError::transient(format!("the budget of requests cannot be had: {error}")));
+                    return Err(ProviderError::transient(format!("the request budget is unavailable: {error}")));
                 }
             }
         }

@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_is_told_down_to_its_first_cause_and_nothing_of_it_twice() {
+    fn an_error_text_has_every_cause_once() {
         let first = TestError { message: "connection refused", source: None };
         let second = TestError { message: "cannot connect: connection refused", source: Some(Box::new(first)) };
         let third = TestError { message: "error sending request", source: Some(Box::new(second)) };

@@ -9,7 +9,7 @@
 //! - [`nomad`]: each slot is a job of Nomad, with one allocation or none
 //! - [`coolify`]: each slot is an application of Coolify
 //! - [`ec2`]: each slot is a place for a runner on EC2
-//! - [`last`]: keeps the last part of a log
+//! - [`log_tail`]: keeps the last part of a log
 //! - [`fingerprint`]: identifies the recipe of a slot
 //! - [`error_text`]: writes errors as text for operators
 //! - [`budget`]: limits the requests to a provider, for all replicas together
@@ -21,7 +21,7 @@ pub mod docker;
 pub mod ec2;
 mod error_text;
 mod fingerprint;
-mod last;
+mod log_tail;
 pub mod nomad;
 pub mod process;
 pub mod swarm;
@@ -72,7 +72,7 @@ pub struct Found {
     /// Whether a process runs in it.
     pub running: bool,
     /// Whether the provider reports that it is not well.
-    pub unwell: bool,
+    pub unhealthy: bool,
     /// Its state, in the provider's own words.
     pub state: String,
     /// The description for people, if the provider stores one.
@@ -81,12 +81,12 @@ pub struct Found {
 
 impl Found {
     pub fn new(slot: SlotName, running: bool, state: impl Into<String>) -> Self {
-        Self { slot, running, unwell: false, state: state.into(), description: None }
+        Self { slot, running, unhealthy: false, state: state.into(), description: None }
     }
 
-    /// Whether a process runs in it and the provider does not report it as unwell.
-    pub fn is_well(&self) -> bool {
-        self.running && !self.unwell
+    /// Whether a process runs in it and the provider does not report it as unhealthy.
+    pub fn is_healthy(&self) -> bool {
+        self.running && !self.unhealthy
     }
 }
 
@@ -127,7 +127,7 @@ impl Progress {
     }
 
     /// Stores the provider's message. The same message again does not count as progress.
-    pub fn say(&self, message: String) {
+    pub fn report(&self, message: String) {
         let mut step = self.step();
         if step.message.as_ref() != Some(&message) {
             (step.message, step.changed_at) = (Some(message), Instant::now());
@@ -197,6 +197,15 @@ fn without_nul(message: String) -> String {
     if message.contains('\0') { message.replace('\0', " ") } else { message }
 }
 
+/// The memory of the hosts of a provider, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostMemory {
+    /// The free memory. Running slots already have their part.
+    Free(u64),
+    /// What the hosts have for everything that runs on them.
+    Total(u64),
+}
+
 #[async_trait]
 pub trait Provider: Send + Sync + std::fmt::Debug {
     /// The image of the slots and the host that needs it, if the provider uses images.
@@ -221,7 +230,7 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     }
 
     /// Whether a slot exists at the provider while it has no bot. If false, a missing slot is normal.
-    fn makes_ahead(&self) -> bool {
+    fn keeps_idle_resources(&self) -> bool {
         true
     }
 
@@ -265,7 +274,7 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// The output of the slot since its last start, as far as the provider has it, with timestamps if it knows them. It
     /// may contain lines of earlier bots if a slot serves several.
     async fn log(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
-        Ok(self.last_lines(slot).await?.map(|text| last::untimed(&text)).unwrap_or_default())
+        Ok(self.last_lines(slot).await?.map(|text| log_tail::untimed(&text)).unwrap_or_default())
     }
 
     /// Checks that the provider answers requests.
@@ -276,7 +285,12 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     /// Checks the provider for the operator: the connection and the credentials, the image, and room for this number of
     /// slots.
     async fn check(&self, _slots: u32) -> Vec<Check> {
-        vec![Check::of("reachable", self.ping().await.map(|()| "it answers".to_owned()))]
+        vec![Check::of("reachable", self.ping().await.map(|()| "the provider answers".to_owned()))]
+    }
+
+    /// The memory of the hosts that run the slots. `None` if the provider cannot tell.
+    async fn host_memory(&self) -> Result<Option<HostMemory>, ProviderError> {
+        Ok(None)
     }
 
     /// Shows a person the activity of the slot, if the provider can. Errors are ignored.

@@ -50,7 +50,7 @@ pub struct Registration {
 
 /// The state of a runner, and what it has to do.
 #[derive(Debug)]
-pub struct Standing {
+pub struct HeartbeatReply {
     pub state: &'static str,
     /// The runner has to end its run and release it.
     pub stop: bool,
@@ -61,17 +61,20 @@ pub struct Standing {
 /// Why the server refuses a runner's call.
 #[derive(Debug, thiserror::Error)]
 pub enum RunnerError {
-    #[error("the token is that of another machine")]
+    #[error("the token belongs to another machine")]
     OtherMachine,
-    #[error("the pool {0} of this token has no runners, or no longer")]
+    #[error("the pool {0} of this token has no runners, or no longer exists")]
     NoRunners(String),
-    #[error("this machine is not in a group of the pool, or not yet")]
+    #[error("this machine is not, or not yet, in an Auto Scaling group of the pool")]
     NotInGroup,
-    #[error("another agent has registered this machine and is heard of: use its own token, or wait until it is silent")]
+    #[error(
+        "another agent has registered this machine and sends heartbeats: use the runner token of that agent, or wait \
+         until its heartbeats end"
+    )]
     AlreadyRegistered,
     #[error("this runner has ended; terminate its machine")]
     Ended,
-    #[error("this run is not, or no longer, that of the runner")]
+    #[error("this is not the current run of the runner")]
     StaleRun,
     #[error("{message}")]
     Aws { message: String, retryable: bool },
@@ -112,6 +115,19 @@ impl RunnerRegistry {
         known.or_else(|| self.tokens.read_pool(token).map(Newcomer::OfPool))
     }
 
+    /// How the runners of a pool start the bot's command ahead: how long it may take to become ready, and how long it
+    /// may then wait. `None` if they do not.
+    pub async fn prewarm(&self, newcomer: &Newcomer) -> Result<Option<(Duration, Option<Duration>)>, RunnerError> {
+        let pool = match newcomer {
+            Newcomer::OfPool(pool) => pool,
+            Newcomer::Known(claim) => &claim.pool,
+        };
+        self.of(pool)?;
+        let pool = self.deployment.pool(pool).await?;
+        let millis = |ms: i64| Duration::from_millis(ms.unsigned_abs());
+        Ok(pool.and_then(|pool| Some((millis(pool.ready_timeout_ms?), pool.max_warm_age_ms.map(millis)))))
+    }
+
     /// Registers a machine as a runner. `agent` is the id of its agent process: the same process may register again.
     pub async fn register(
         &self,
@@ -127,7 +143,7 @@ impl RunnerRegistry {
         let runners = self.of(&pool)?;
         let runner = runners.register_as(&instance, is_known, agent).await?;
         let claim = RunnerClaim { pool, instance };
-        self.came_free(&claim);
+        self.note_free_runner(&claim);
         Ok(Registration {
             token: self.tokens.make_runner(&claim),
             claim,
@@ -139,13 +155,13 @@ impl RunnerRegistry {
     }
 
     /// Records a runner's heartbeat. `run_id` is its current run.
-    pub async fn heartbeat(&self, claim: &RunnerClaim, run_id: Option<&str>) -> Result<Standing, RunnerError> {
-        let standing = self.of(&claim.pool)?.beat(&claim.instance, run_id).await?;
-        if standing.state == Some(RunnerState::Terminated) {
+    pub async fn heartbeat(&self, claim: &RunnerClaim, run_id: Option<&str>) -> Result<HeartbeatReply, RunnerError> {
+        let reply = self.of(&claim.pool)?.beat(&claim.instance, run_id).await?;
+        if reply.state == Some(RunnerState::Terminated) {
             return Err(RunnerError::Ended);
         }
-        let state = standing.state.map_or("unknown", RunnerState::as_str);
-        Ok(Standing { state, stop: standing.stop, end: standing.end })
+        let state = reply.state.map_or("unknown", RunnerState::as_str);
+        Ok(HeartbeatReply { state, stop: reply.stop, end: reply.end })
     }
 
     /// The runner takes the bot of this run.
@@ -163,7 +179,7 @@ impl RunnerRegistry {
         if !pool.release(&claim.instance, run_id).await? {
             return Err(refusal(pool, claim).await?);
         }
-        self.came_free(claim);
+        self.note_free_runner(claim);
         Ok(())
     }
 
@@ -175,20 +191,23 @@ impl RunnerRegistry {
     }
 
     /// A runner became free: waiting bots are tried again, in a separate task, so the runner does not wait for it.
-    fn came_free(&self, claim: &RunnerClaim) {
+    fn note_free_runner(&self, claim: &RunnerClaim) {
         let (this, RunnerClaim { pool, instance }) = (self.clone(), claim.clone());
         tokio::spawn(async move {
             let Some(runners) = this.runners.of(&pool) else { return };
             let reported = match runners.runner(&instance).await {
                 Ok(Some(runner)) => {
                     let pools: Vec<&str> = this.runners.sharing(&pool).collect();
-                    this.deployment.came_free(&pools, runner.attributes).await.map_err(|error| error.to_string())
+                    this.deployment
+                        .note_free_capacity(&pools, runner.attributes)
+                        .await
+                        .map_err(|error| error.to_string())
                 }
                 Ok(None) => Ok(()),
                 Err(error) => Err(error.to_string()),
             };
             if let Err(error) = reported {
-                tracing::warn!(pool, error, "bots that wait for a runner not served; retried at the next run");
+                tracing::warn!(pool, error, "waiting bots not placed on a free runner; retried later");
             }
         });
     }

@@ -25,7 +25,7 @@ struct Watch {
 impl Drop for Watch {
     fn drop(&mut self) {
         if !self.ending.is_cancelled() {
-            tracing::error!(part = self.name, "background task ended unexpectedly; server stops");
+            tracing::error!(part = self.name, "background task ended unexpectedly; server is stopping");
             self.broken.cancel();
         }
     }

@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::deployment::Deployment;
 
-const EVERY: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Logs each change until `ending`.
 pub async fn log_providers(deployment: Deployment, ending: CancellationToken) {
@@ -18,13 +18,13 @@ pub async fn log_providers(deployment: Deployment, ending: CancellationToken) {
         for (pool, answer) in &now {
             match (answer, before.get(pool)) {
                 (Err(error), Some(Ok(())) | None) => tracing::warn!(%pool, %error, "provider ping failed"),
-                (Ok(()), Some(Err::<(), String>(_))) => tracing::info!(%pool, "provider ping answered again"),
+                (Ok(()), Some(Err::<(), String>(_))) => tracing::info!(%pool, "provider ping succeeded again"),
                 _ => {}
             }
         }
         before = now;
         tokio::select! {
-            () = tokio::time::sleep(EVERY) => {}
+            () = tokio::time::sleep(INTERVAL) => {}
             () = ending.cancelled() => return,
         }
     }

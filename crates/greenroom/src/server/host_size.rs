@@ -53,7 +53,7 @@ async fn sizes(pools: &[PoolConfig], time: Duration) -> BTreeMap<String, HostSiz
         match tokio::time::timeout(time, engine.size()).await {
             Ok(Ok(size)) => Some((host, size)),
             Ok(Err(error)) => {
-                tracing::debug!(host, error = error.message, "host size unknown");
+                tracing::debug!(host, error = error.message, "host size not read");
                 None
             }
             Err(_) => None,
@@ -85,14 +85,19 @@ pub async fn fill_in(store: &Store, pools: &[PoolConfig]) -> Result<(Vec<PoolCon
         let known = before.iter().find(|row| row.name == pool.name).map(|row| row.attributes_of_new());
         let known = known.map(|known| HostSize { cpus: known.cpu, memory: u64::from(known.mem) * MIB });
         filled.push(known.map_or_else(|| pool.clone(), |known| fill(pool, known)));
-        tracing::warn!(pool = pool.name, "host size unknown; the Docker Engine does not answer");
+        tracing::warn!(pool = pool.name, "host size not read; retried in the background");
         unknown.push(pool.clone());
     }
     Ok((filled, unknown))
 }
 
 /// Asks the engines that were unavailable at the start until each has answered.
-pub async fn learn(store: Store, clock: Clock, mut unknown: Vec<PoolConfig>, ending: CancellationToken) {
+pub async fn ask_unavailable_hosts(
+    store: Store,
+    clock: Clock,
+    mut unknown: Vec<PoolConfig>,
+    ending: CancellationToken,
+) {
     while !unknown.is_empty() {
         let sizes = tokio::select! {
             sizes = sizes(&unknown, LONGEST) => sizes,
@@ -131,6 +136,6 @@ async fn change(store: &Store, clock: &Clock, pool: &PoolConfig, size: HostSize)
     let sets = pools::attribute_sets(&mut tx, &filled).await?;
     tx.change_attribute_sets(&pool.name, &sets).await?;
     tx.commit().await?;
-    tracing::info!(pool = pool.name, cpu = filled.attributes.cpu, mem = filled.attributes.mem, "host size learned");
+    tracing::info!(pool = pool.name, cpu = filled.attributes.cpu, mem = filled.attributes.mem, "host size read");
     Ok(())
 }

@@ -130,7 +130,7 @@ pub async fn serve(
         () = stop() => false,
     };
     if !finished {
-        tracing::warn!("requests cut");
+        tracing::warn!("open requests aborted");
     }
     finished
 }

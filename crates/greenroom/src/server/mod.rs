@@ -2,7 +2,7 @@
 //! serves requests. It stops in order, so that no request is cut and no heartbeat is lost.
 //!
 //! - this file: start, run and stop
-//! - [`first`]: what the first start creates
+//! - [`first_start`]: what the first start creates
 //! - [`pools`]: pools and their providers, as configured
 //! - [`host_size`]: the size of hosts whose slots have no limits
 //! - [`record`]: the row of a running server in the database
@@ -13,7 +13,7 @@
 
 mod background;
 mod connection;
-pub mod first;
+pub mod first_start;
 mod health_log;
 mod host_size;
 mod listen;
@@ -27,6 +27,7 @@ use secrecy::ExposeSecret;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::admission::browser_sessions::BrowserSessions;
 use crate::admission::{Admission, AdmissionError};
 use crate::api::middleware::Limits;
 use crate::api::traffic_quota::Quotas;
@@ -35,7 +36,7 @@ use crate::bus::{BadUrl, Bus};
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::context::Context;
-use crate::deployment::{Deployment, Parts, Patience};
+use crate::deployment::{Deployment, Parts, ProviderTimeouts};
 use crate::keepers;
 use crate::keepers::driver::Keepers;
 use crate::keepers::leader::Leadership;
@@ -43,6 +44,7 @@ use crate::keepers::listening::ListeningWindow;
 use crate::keepers::sweeper;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::tokens::Tokens;
+use crate::live::Live;
 use crate::placement::Placement;
 use crate::providers::Providers;
 use crate::providers::ec2::Runners;
@@ -54,7 +56,7 @@ use crate::store::{Holder, ServerLock, Store, StoreError};
 use crate::telemetry;
 use background::Background;
 use connection::Times;
-use first::First;
+use first_start::FirstStart;
 use listen::Listening;
 
 /// How long the last writes may take.
@@ -65,11 +67,11 @@ const METRICS_UPKEEP: Duration = Duration::from_secs(5);
 pub enum ServerError {
     #[error(transparent)]
     Store(#[from] StoreError),
-    #[error("the first start could not be finished: {0}")]
+    #[error("the first start failed: {0}")]
     First(#[from] AdmissionError),
-    #[error("the first start could not be finished: {0}")]
+    #[error("the first start failed: {0}")]
     Random(#[from] NoRandomness),
-    #[error("what was to be shown could not be written, and was not kept: {0}")]
+    #[error("the new credentials could not be printed, so the server did not store them: {0}")]
     Show(std::io::Error),
     #[error("cannot listen on {listen}: {source}")]
     Listen { listen: String, source: std::io::Error },
@@ -78,11 +80,11 @@ pub enum ServerError {
          127.0.0.1:7701` or with `listen` in the configuration"
     )]
     InUse { listen: String },
-    #[error("the thread that places bots cannot be started: {0}")]
+    #[error("the placement thread cannot be started: {0}")]
     Thread(std::io::Error),
     #[error(transparent)]
     Bus(#[from] BadUrl),
-    #[error("a part of the server ended by itself; the log says which")]
+    #[error("a background task of the server ended unexpectedly; the log names it")]
     Broken,
 }
 
@@ -104,7 +106,7 @@ impl Server {
     /// now on, and [`Server::run`] answers them.
     pub async fn start(
         config: &Config,
-        show: impl FnOnce(&str, &First) -> std::io::Result<()>,
+        show: impl FnOnce(&str, &FirstStart) -> std::io::Result<()>,
     ) -> Result<Self, ServerError> {
         let providers = |installation: &str, store: &Store, runners: &Runners| {
             pools::providers(&config.pools, installation, Some(store), runners)
@@ -116,7 +118,7 @@ impl Server {
     pub(crate) async fn start_on(
         config: &Config,
         providers: impl FnOnce(&str, &Store, &Runners) -> Providers,
-        show: impl FnOnce(&str, &First) -> std::io::Result<()>,
+        show: impl FnOnce(&str, &FirstStart) -> std::io::Result<()>,
     ) -> Result<Self, ServerError> {
         let failed = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::AddrInUse => ServerError::InUse { listen: config.listen.clone() },
@@ -131,8 +133,10 @@ impl Server {
         let context = Context::new(store.clone(), Clock::System, Random::System);
         let (clock, signals) = (context.clock.clone(), Signals::default());
         let admission = Admission::new(context.clone());
-        let kept = first::keep(&context, &admission, config.admin_token.as_ref(), |first| show(&url, first)).await?;
-        let tokens = Tokens::new(kept.signing_secret.expose_secret());
+        let installation =
+            first_start::create_missing(&context, &admission, config.admin_token.as_ref(), |first| show(&url, first))
+                .await?;
+        let tokens = Tokens::new(installation.signing_secret.expose_secret());
         let mut lifecycle = Lifecycle::new(context.clone(), signals.clone(), tokens.clone());
 
         // No other process uses the file, so everything that an earlier, killed process held is free.
@@ -143,12 +147,12 @@ impl Server {
                 tracing::info!(deployments = released, "deployments of an earlier process released");
             }
         }
-        let runners = Runners::connect(&config.pools, &kept.installation).await;
-        let providers = providers(&kept.installation, &store, &runners);
+        let runners = Runners::connect(&config.pools, &installation.id).await;
+        let providers = providers(&installation.id, &store, &runners);
         let (pools, unknown) = host_size::fill_in(&store, &config.pools).await?;
         pools::configure(&store, &pools, &providers, clock.now()).await?;
-        for left in pools::left(&store, &config.pools).await? {
-            let pools::LeftPool { name, provider, slots, bots } = left;
+        for left in pools::unconfigured(&store, &config.pools).await? {
+            let pools::UnconfiguredPool { name, provider, slots, bots } = left;
             tracing::warn!(
                 pool = name,
                 provider,
@@ -162,7 +166,7 @@ impl Server {
         let mut background = Background::new();
         let (stopping, ending) = (CancellationToken::new(), background.ending.clone());
         if let Some(redis) = &config.redis {
-            let (bus, work) = Bus::over_redis(redis, config.bots_redis.clone(), &kept.installation, ending.clone())?;
+            let (bus, work) = Bus::over_redis(redis, config.bots_redis.clone(), &installation.id, ending.clone())?;
             background.spawn("bus", work);
             lifecycle = lifecycle.with_bus(bus);
         }
@@ -191,16 +195,17 @@ impl Server {
             max_concurrent: config.max_concurrent_deployments,
             max_recovery_attempts: config.max_recovery_attempts,
             public_url: public_url.clone(),
-            patience: Patience { pull_stall: config.pull_stall, ..Patience::default() },
+            timeouts: ProviderTimeouts { pull_stall: config.pull_stall, ..ProviderTimeouts::default() },
             replica: replica.clone(),
             ending: ending.clone(),
         });
         background.spawn("deployment", deployment.clone().work());
+        background.spawn("slot memory", deployment.clone().keep_writing_memory());
         background.spawn("descriptions", deployment.clone().describe());
         let (listening, readiness) = (ListeningWindow::new(clock.clone()), Readiness::new());
         // This comes before the keepers' first run, which is at once: listening time before this start counts.
         listening.record(&store).await?;
-        let (crew, expiry, copy_check) = keepers::crew(keepers::Parts {
+        let (keeper_list, expiry, copy_check) = keepers::build_keepers(keepers::Parts {
             context: context.clone(),
             signals: signals.clone(),
             lifecycle: lifecycle.clone(),
@@ -212,12 +217,12 @@ impl Server {
         });
         let replica_id = replica.id;
         let leadership = Leadership::new(store.clone(), replica);
-        let keepers = Keepers::new(&context, leadership.clone(), crew);
+        let keepers = Keepers::new(&context, leadership.clone(), keeper_list);
         background.spawn("queue expiry", expiry.keep_time(leadership.clone(), ending.clone()));
         let leads = leadership.clone();
         background.spawn("copy check", copy_check.keep_comparing(move || leads.is_held(), ending.clone()));
         background.spawn("keepers", keepers.clone().keep(ending.clone()));
-        background.spawn("leader", leadership.campaign(listening.clone(), ending.clone()));
+        background.spawn("leader", leadership.keep_leading(listening.clone(), ending.clone()));
         let needed = sweeper::needed_listening(&config.deadlines);
         background.spawn(
             "listening",
@@ -226,7 +231,10 @@ impl Server {
         let facts = record::facts(config, &url, &public_url);
         record::record(&store, replica_id, &facts).await;
         background.spawn("server record", record::keep(store.clone(), replica_id, facts, ending.clone()));
-        background.spawn("host sizes", host_size::learn(store.clone(), clock.clone(), unknown, ending.clone()));
+        background.spawn(
+            "host sizes",
+            host_size::ask_unavailable_hosts(store.clone(), clock.clone(), unknown, ending.clone()),
+        );
         background.spawn("health log", health_log::log_providers(deployment.clone(), ending.clone()));
         background.spawn("health", deployment.clone().keep_pinging());
         let (upkept, ended) = (metrics.clone(), ending.clone());
@@ -241,6 +249,9 @@ impl Server {
         });
 
         let runners = RunnerRegistry::new(runners, tokens, deployment.clone());
+        let live = Live::new(store.for_users(), keepers.clone(), deployment.max_concurrent());
+        background.spawn("live", live.clone().follow(ending.clone()));
+        let sessions = BrowserSessions::new(admission.clone(), installation.admin_token_hash);
         let app = App::new(Inner {
             store: store.for_users(),
             clock,
@@ -252,9 +263,11 @@ impl Server {
             placement,
             deployment,
             keepers,
+            live,
             runners,
             readiness,
-            admin_token_hash: kept.admin_token_hash,
+            sessions,
+            public_url,
             limits: Limits::default(),
             quotas: Quotas::new(config.limits.streams_per_key as usize),
             metrics,
@@ -279,10 +292,10 @@ impl Server {
             self.app.store.close().await;
         };
         // A cut request may still hold its connection, and an unavailable database does not answer.
-        let patience = if finished { LAST_WRITES } else { LAST_WRITES / 10 };
+        let timeout = if finished { LAST_WRITES } else { LAST_WRITES / 10 };
         tokio::select! {
-            () = closed => tracing::info!("stopped"),
-            () = tokio::time::sleep(patience) => tracing::warn!("stopped, without an answer from the database"),
+            () = closed => tracing::info!("server stopped"),
+            () = tokio::time::sleep(timeout) => tracing::warn!("server shutdown timed out"),
             () = stop() => {}
         }
         if is_broken { Err(ServerError::Broken) } else { Ok(()) }

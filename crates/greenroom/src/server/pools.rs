@@ -10,9 +10,9 @@ use domain::Attributes;
 use jiff::Timestamp;
 use secrecy::ExposeSecret;
 
-use crate::config::kept::KeptProvider;
-use crate::config::pool::{PoolConfig, Standby};
+use crate::config::pool::{PoolConfig, Prewarm, Standby};
 use crate::config::provider::{CoolifyConfig, ProviderConfig};
+use crate::config::stored_provider::StoredProvider;
 use crate::providers::budget::Budget;
 use crate::providers::coolify::{Coolify, CoolifyProvider, Pace, address};
 use crate::providers::docker::DockerProvider;
@@ -50,12 +50,17 @@ pub async fn configure(
             recycle_after: pool.recycle_after.into(),
             max_slots: pool.max_slots.into(),
             min_idle: pool.min_idle.into(),
-            config_position: i64::try_from(position).ok(),
+            fill_order: i64::try_from(position).ok(),
             slots: 0,
             mean_hold_ms: None,
             attribute_sets: attribute_sets(&mut tx, pool).await?,
             expire_after_ms: pool.expire_after.and_then(|time| i64::try_from(time.as_millis()).ok()),
             idle_timeout_ms: pool.idle_timeout.and_then(|time| i64::try_from(time.as_millis()).ok()),
+            ready_timeout_ms: pool.prewarm.and_then(|prewarm| i64::try_from(prewarm.ready_timeout.as_millis()).ok()),
+            max_warm_age_ms: pool
+                .prewarm
+                .and_then(|prewarm| prewarm.max_warm_age)
+                .and_then(|age| i64::try_from(age.as_millis()).ok()),
             recipe: providers.get(&pool.name).and_then(|provider| provider.recipe()),
         };
         let before = before.iter().find(|before| before.name == row.name);
@@ -64,7 +69,7 @@ pub async fn configure(
             tx.change_expiry(&row.name, expires_at).await?;
         }
         tx.configure_pool(&row).await?;
-        tx.keep_pool_settings(&row.name, &kept(pool)).await?;
+        tx.keep_pool_settings(&row.name, &stored(pool)).await?;
         tx.move_deployments(&row.name, &row.host).await?;
     }
     tx.commit().await
@@ -72,13 +77,13 @@ pub async fn configure(
 
 /// Returns the stored settings of a pool's provider. With them, the slots can be deleted after the pool has left the
 /// configuration.
-fn kept(pool: &PoolConfig) -> String {
+fn stored(pool: &PoolConfig) -> String {
     let host = match &pool.provider {
         ProviderConfig::Docker(config) | ProviderConfig::Swarm(config) => Some(host_of(config.host.as_deref())),
         _ => None,
     };
-    let kept = pool.kept.clone().located(&pool.provider, host.as_deref(), &slot_folder());
-    serde_json::to_string(&kept).unwrap_or_else(|_| "{}".to_owned())
+    let stored = pool.stored_provider.clone().located(&pool.provider, host.as_deref(), &slot_folder());
+    serde_json::to_string(&stored).unwrap_or_else(|_| "{}".to_owned())
 }
 
 /// The default folder for slots that are processes. A folder that the database has takes precedence.
@@ -88,16 +93,16 @@ fn slot_folder() -> PathBuf {
 
 /// Returns the pools with the folders in which a server has, or had, their slots.
 pub async fn located(store: &Store, pools: &[PoolConfig]) -> Result<Vec<PoolConfig>, StoreError> {
-    let kept = store.kept_pools().await?;
+    let stored = store.stored_pools().await?;
     let folder = |pool: &PoolConfig| {
-        let kept = kept.iter().find(|kept| kept.name == pool.name)?;
-        serde_json::from_str::<KeptProvider>(&kept.settings).ok()?.folder
+        let stored = stored.iter().find(|stored| stored.name == pool.name)?;
+        serde_json::from_str::<StoredProvider>(&stored.settings).ok()?.folder
     };
     Ok(pools
         .iter()
         .map(|pool| {
             let mut pool = pool.clone();
-            pool.kept.folder = folder(&pool);
+            pool.stored_provider.folder = folder(&pool);
             pool
         })
         .collect())
@@ -105,7 +110,7 @@ pub async fn located(store: &Store, pools: &[PoolConfig]) -> Result<Vec<PoolConf
 
 /// A pool that is no longer configured, and how many slots and bots it still has.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeftPool {
+pub struct UnconfiguredPool {
     pub name: String,
     pub provider: String,
     pub slots: i64,
@@ -114,7 +119,7 @@ pub struct LeftPool {
 }
 
 /// Returns the pools of the store that are not in the configuration.
-pub async fn left(store: &Store, configured: &[PoolConfig]) -> Result<Vec<LeftPool>, StoreError> {
+pub async fn unconfigured(store: &Store, configured: &[PoolConfig]) -> Result<Vec<UnconfiguredPool>, StoreError> {
     let mut left = Vec::new();
     for row in store.pools().await? {
         if configured.iter().any(|pool| pool.name == row.name) {
@@ -123,7 +128,7 @@ pub async fn left(store: &Store, configured: &[PoolConfig]) -> Result<Vec<LeftPo
         let slots = store.slots_of_pool(&row.name).await?;
         let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
         let bots = count(slots.iter().filter(|slot| slot.bot_id.is_some()).count());
-        left.push(LeftPool { name: row.name, provider: row.provider, slots: count(slots.len()), bots });
+        left.push(UnconfiguredPool { name: row.name, provider: row.provider, slots: count(slots.len()), bots });
     }
     Ok(left)
 }
@@ -162,7 +167,7 @@ pub(super) async fn attribute_sets(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec
 /// Creates the provider of each pool. With a store, all replicas share the request limits of providers; without one,
 /// the limits hold for this process only.
 pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>, runners: &Runners) -> Providers {
-    let mut maker = Maker { installation, store, runners, coolifies: BTreeMap::new(), most: least(pools) };
+    let mut maker = Maker { installation, store, runners, coolifies: BTreeMap::new(), most: lowest_limits(pools) };
     let made = pools.iter().filter_map(|pool| Some((pool.name.clone(), maker.provider(pool)?)));
     Arc::new(made.collect())
 }
@@ -187,11 +192,19 @@ fn key(config: &CoolifyConfig) -> Key {
 impl Maker<'_> {
     fn provider(&mut self, pool: &PoolConfig) -> Option<Arc<dyn Provider>> {
         let installation = self.installation.to_owned();
-        Some(match &pool.provider {
+        let mut provider = pool.provider.clone();
+        let environment = prewarm_environment(pool);
+        // As a part of the configured environment it is also a part of the slots' recipe, so that slots with other
+        // settings are replaced.
+        if let Some(configured) = provider.environment_mut() {
+            configured.extend(environment.clone());
+        }
+        Some(match &provider {
             ProviderConfig::Process(config) => Arc::new(ProcessProvider::new(process::Settings {
-                folder: pool.kept.folder.clone().unwrap_or_else(slot_folder),
+                folder: pool.stored_provider.folder.clone().unwrap_or_else(slot_folder),
                 command: config.command.clone().unwrap_or_else(demo),
                 user: config.user.clone(),
+                environment,
                 // In the child process, this is still the same binary, even if another version was installed in its
                 // place.
                 launcher: PathBuf::from("/proc/self/exe"),
@@ -222,7 +235,7 @@ impl Maker<'_> {
 }
 
 /// Returns the request limit of each Coolify. If its pools have different limits, the lowest holds for all of them.
-fn least(pools: &[PoolConfig]) -> BTreeMap<Key, u32> {
+fn lowest_limits(pools: &[PoolConfig]) -> BTreeMap<Key, u32> {
     let mut least = BTreeMap::new();
     for pool in pools {
         if let ProviderConfig::Coolify(config) = &pool.provider {
@@ -231,6 +244,17 @@ fn least(pools: &[PoolConfig]) -> BTreeMap<Key, u32> {
         }
     }
     least
+}
+
+/// The variables that tell the agents of a pool to start the bot's command ahead.
+fn prewarm_environment(pool: &PoolConfig) -> BTreeMap<String, String> {
+    let Some(Prewarm { ready_timeout, max_warm_age }) = pool.prewarm else { return BTreeMap::new() };
+    let max_warm_age = max_warm_age.unwrap_or_default();
+    BTreeMap::from([
+        ("GREENROOM_PREWARM".to_owned(), "1".to_owned()),
+        ("GREENROOM_READY_TIMEOUT_MS".to_owned(), ready_timeout.as_millis().to_string()),
+        ("GREENROOM_MAX_WARM_AGE_MS".to_owned(), max_warm_age.as_millis().to_string()),
+    ])
 }
 
 /// The command of the demo bot, under Greenroom's own agent.
@@ -263,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn pools_that_do_not_agree_on_what_their_coolify_takes_keep_to_the_least() {
+    fn pools_with_different_request_limits_for_one_coolify_use_the_lowest() {
         let config = |api_url: &str, requests_per_minute| CoolifyConfig {
             api_url: api_url.to_owned(),
             api_token: "token".into(),
@@ -284,7 +308,7 @@ mod tests {
             .zip(pool::defaults().into_iter().cycle())
             .map(|((url, most), pool)| PoolConfig { provider: ProviderConfig::Coolify(config(url, *most)), ..pool })
             .collect();
-        let found: Vec<(String, u32)> = least(&pools).into_iter().map(|((url, _), most)| (url, most)).collect();
+        let found: Vec<(String, u32)> = lowest_limits(&pools).into_iter().map(|((url, _), most)| (url, most)).collect();
         assert_eq!(found, [("https://a".to_owned(), 60), ("https://b".to_owned(), 120)]);
     }
 }

@@ -7,13 +7,12 @@ use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::config::Config;
+pub use crate::store::SERVER_ALIVE_WITHIN as ALIVE_WITHIN;
 use crate::store::{ServerFacts, Store};
 
-const EVERY: Duration = Duration::from_secs(5);
-/// If a server's row is older than this, the server was killed, or its database does not answer.
-pub const ALIVE_WITHIN: Duration = Duration::from_secs(20);
+const INTERVAL: Duration = Duration::from_secs(5);
 /// The time limit for deleting the row when the server ends.
-const LAST_WORD: Duration = Duration::from_secs(2);
+const DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub fn facts(config: &Config, url: &str, public_url: &str) -> ServerFacts {
     ServerFacts {
@@ -39,13 +38,13 @@ pub async fn record(store: &Store, id: Uuid, facts: &ServerFacts) {
 pub async fn keep(store: Store, id: Uuid, facts: ServerFacts, ending: CancellationToken) {
     loop {
         tokio::select! {
-            () = tokio::time::sleep(EVERY) => record(&store, id, &facts).await,
+            () = tokio::time::sleep(INTERVAL) => record(&store, id, &facts).await,
             () = ending.cancelled() => break,
         }
     }
-    match tokio::time::timeout(LAST_WORD, store.forget_servers(Some(id))).await {
+    match tokio::time::timeout(DELETE_TIMEOUT, store.forget_servers(Some(id))).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(%error, "server record not deleted"),
-        Err(_) => tracing::warn!("server record not deleted: the database does not answer"),
+        Err(_) => tracing::warn!(error = "the database does not answer", "server record not deleted"),
     }
 }

@@ -29,7 +29,7 @@ struct Inner {
     descriptions: PendingWork<HashMap<SlotName, Description>>,
     cleared: PendingWork<Vec<BotId>>,
     /// Statuses that bots reported, for placement's copy in memory.
-    heard: Mutex<Vec<(BotId, Status)>>,
+    reported: Mutex<Vec<(BotId, Status)>>,
     /// Agents that wait in slots.
     agents: Mutex<Channels<SlotName, ()>>,
 }
@@ -111,13 +111,13 @@ impl Signals {
     }
 
     /// Notes the status that a bot reported.
-    pub fn hear(&self, bot: BotId, status: Status) {
-        self.0.heard.lock().unwrap_or_else(PoisonError::into_inner).push((bot, status));
+    pub fn note_reported(&self, bot: BotId, status: Status) {
+        self.0.reported.lock().unwrap_or_else(PoisonError::into_inner).push((bot, status));
     }
 
     /// Returns the statuses that bots reported since the last call.
-    pub fn take_heard(&self) -> Vec<(BotId, Status)> {
-        std::mem::take(&mut *self.0.heard.lock().unwrap_or_else(PoisonError::into_inner))
+    pub fn take_reported(&self) -> Vec<(BotId, Status)> {
+        std::mem::take(&mut *self.0.reported.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Waits until a deployment arrives at the gate, or leaves room there.

@@ -148,7 +148,7 @@ impl Store {
             }
             (Pools::Sqlite { .. }, ..) => return Err(other_database()),
         };
-        self.tell_applied(has_events, applied);
+        self.notify_events_written(has_events, applied);
         Ok(applied)
     }
 
@@ -171,7 +171,7 @@ impl Store {
         written.applied
     }
 
-    fn tell_applied(&self, has_events: bool, applied: Applied) {
+    fn notify_events_written(&self, has_events: bool, applied: Applied) {
         if applied == Applied::Committed && has_events {
             self.events_written.notify_one();
         }
@@ -224,8 +224,8 @@ fn postgres_text(parts: &[Part<'_>]) -> String {
         next += part.rows.width();
         let mut returning = if part.counted || DELETED_DEPLOYMENTS.contains(&part.name) { " RETURNING 1" } else { "" };
         if part.write.has_location() {
-            returning = " RETURNING r.i, slots.ctid AS location";
-            slots = "(SELECT array_agg(location ORDER BY i) FROM used_slots)";
+            returning = " RETURNING input.ordinal, slots.ctid AS location";
+            slots = "(SELECT array_agg(location ORDER BY ordinal) FROM used_slots)";
         }
         let _ = write!(sql, ", {} AS ({text}{returning})", part.name);
         if part.counted {

@@ -1,6 +1,6 @@
 //! The bots. Each bot has one row, which is the only source of truth of its state.
 
-use domain::lifecycle::Standing;
+use domain::lifecycle::LifecycleState;
 use domain::{BotId, ConnectionId, Fault, Platform, Reason, Requirements, ShownStatus, SlotName, Status, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -60,8 +60,8 @@ impl BotRow {
     }
 
     /// The facts that the lifecycle needs.
-    pub fn standing(&self) -> Standing {
-        Standing {
+    pub fn lifecycle_state(&self) -> LifecycleState {
+        LifecycleState {
             status: self.status,
             stop_asked: self.stop_asked_at.is_some(),
             has_joined: self.joined_at.is_some(),
@@ -115,11 +115,13 @@ macro_rules! shown {
     };
 }
 
+pub(super) use shown;
+
 const BOTS_BY_ID: &Sql = sql!(
     "bots.by_id",
     sqlite: concat!("SELECT ", bot_columns!(), " FROM bots WHERE id IN (SELECT value ->> 'id' FROM json_each($1))"),
     postgres: concat!(
-        "SELECT ", bot_columns!(), " FROM bots WHERE id IN (SELECT id FROM json_to_recordset($1) AS r (id UUID))"
+        "SELECT ", bot_columns!(), " FROM bots WHERE id IN (SELECT id FROM json_to_recordset($1) AS input (id UUID))"
     ),
 );
 
@@ -154,7 +156,7 @@ impl BotChunk {
 }
 
 fn counts(rows: &[Row]) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
-    rows.iter().map(|row| Ok((row.word("shown")?, row.int("n")?))).collect()
+    rows.iter().map(|row| Ok((row.word("shown")?, row.int("count")?))).collect()
 }
 
 impl Store {
@@ -252,7 +254,7 @@ impl Store {
                     "bots.count_of_user",
                     "SELECT ",
                     shown!(),
-                    " AS shown, count(*) AS n FROM bots WHERE user_id = $1 GROUP BY 1"
+                    " AS shown, count(*) AS count FROM bots WHERE user_id = $1 GROUP BY 1"
                 ),
                 args![user],
             )
@@ -275,7 +277,7 @@ impl Store {
                     "bots.count_open",
                     "SELECT ",
                     shown!(),
-                    " AS shown, count(*) AS n FROM open_bots JOIN bots ON bots.id = open_bots.bot_id GROUP BY 1"
+                    " AS shown, count(*) AS count FROM open_bots JOIN bots ON bots.id = open_bots.bot_id GROUP BY 1"
                 ),
                 vec![],
             )

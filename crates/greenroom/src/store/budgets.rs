@@ -92,6 +92,29 @@ impl Store {
         Ok(turn)
     }
 
+    /// The budgets whose requests are stopped now, and for how long still.
+    pub async fn stopped_budgets(&self) -> Result<Vec<(String, Duration)>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "budgets.stopped",
+                    sqlite: "SELECT name, blocked_until - CAST(unixepoch('subsec') * 1000 AS INTEGER) AS left_ms
+                               FROM budgets WHERE blocked_until > CAST(unixepoch('subsec') * 1000 AS INTEGER)
+                              ORDER BY name LIMIT 100",
+                    postgres: "SELECT name,
+                                      blocked_until - CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT) AS left_ms
+                                 FROM budgets
+                                WHERE blocked_until > CAST(extract(epoch FROM clock_timestamp()) * 1000 AS BIGINT)
+                                ORDER BY name LIMIT 100",
+                ),
+                vec![],
+            )
+            .await?
+            .iter()
+            .map(|row| Ok((row.text("name")?, milliseconds(row.int("left_ms")?).min(LONGEST_HOLD))))
+            .collect()
+    }
+
     /// Stops all requests of a budget for this time.
     pub async fn hold_back(&self, budget: &str, time: Duration) -> Result<(), StoreError> {
         let time = whole(time);

@@ -40,9 +40,9 @@ impl Column<'_> {
         }
     }
 
-    /// The column's value in row `i`, from PostgreSQL's parameter `number`.
+    /// The column's value in row `ordinal`, from PostgreSQL's parameter `number`.
     fn postgres_value(&self, number: usize) -> String {
-        let index = if matches!(self, Column::Now(_)) { "" } else { "[i]" };
+        let index = if matches!(self, Column::Now(_)) { "" } else { "[ordinal]" };
         format!("(${number}::{}){index}", self.postgres_type())
     }
 
@@ -150,7 +150,10 @@ impl<'a> Rows<'a> {
             .map(|(at, (name, column))| format!("{} AS {name}", column.postgres_value(first + at)))
             .collect();
         let rows = self.columns.first().map_or("text[]", |(_, column)| column.postgres_type());
-        format!("(SELECT i, {} FROM generate_series(1, cardinality(${first}::{rows})) AS i) AS r", columns.join(", "))
+        format!(
+            "(SELECT ordinal, {} FROM generate_series(1, cardinality(${first}::{rows})) AS ordinal) AS input",
+            columns.join(", ")
+        )
     }
 
     pub fn bind(self, arguments: &mut PgArguments) -> Result<(), sqlx::Error> {
@@ -164,7 +167,7 @@ impl<'a> Rows<'a> {
     /// One row as a table of SQLite, whose parameters are its values.
     pub fn sqlite(&self) -> String {
         let names = self.columns.iter().enumerate().map(|(at, (name, _))| format!("?{} AS {name}", at + 1));
-        format!("(SELECT {}) AS r", names.collect::<Vec<_>>().join(", "))
+        format!("(SELECT {}) AS input", names.collect::<Vec<_>>().join(", "))
     }
 
     /// The values of each row.

@@ -17,7 +17,7 @@ use super::lanes::{Lane, WriteTurns};
 
 /// How long a call may wait for a connection. During a burst, calls wait here and are not refused.
 pub(super) const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
-const TRY_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How many pages SQLite's log has before they are copied to the file: 16 MiB.
 pub(super) const WAL_PAGES: &str = "4000";
 /// For users, and the same number for everything else.
@@ -102,13 +102,13 @@ pub(super) async fn connect_to_inspect(url: &str) -> Result<Option<Pools>, Store
 fn sqlite_options(url: &str) -> Result<SqliteConnectOptions, StoreError> {
     if url.contains(":memory:") || url.contains("mode=memory") {
         return Err(StoreError::Url(
-            "an SQLite database in memory would forget every bot at the next start; name a file, as in \
+            "an SQLite database in memory loses every bot when the server stops; name a file, such as \
              sqlite:greenroom.db"
                 .to_owned(),
         ));
     }
     SqliteConnectOptions::from_str(url)
-        .map_err(|source| StoreError::Url(format!("the SQLite URL cannot be read: {source}")))
+        .map_err(|source| StoreError::Url(format!("the SQLite URL is not valid: {source}")))
 }
 
 /// The file of an SQLite database, which is created if it does not exist. `None` for PostgreSQL.
@@ -127,7 +127,7 @@ pub(super) async fn connect(url: &str) -> Result<Pools, StoreError> {
     } else if url.starts_with("postgres://") || url.starts_with("postgresql://") {
         postgres(url).await
     } else {
-        Err(StoreError::Url("the database URL begins with neither sqlite: nor postgres://".to_owned()))
+        Err(StoreError::Url("the database URL must begin with sqlite: or postgres://".to_owned()))
     }
 }
 
@@ -137,7 +137,7 @@ async fn sqlite(url: &str) -> Result<Pools, StoreError> {
     loop {
         match sqlite_once(url).await {
             Err(StoreError::Unavailable { .. }) if begun.elapsed() < WAIT_FOR_CONNECTION => {
-                tokio::time::sleep(TRY_AGAIN).await;
+                tokio::time::sleep(RETRY_INTERVAL).await;
             }
             done => return done,
         }
@@ -184,16 +184,14 @@ fn keep_private(options: &SqliteConnectOptions) -> Result<(), StoreError> {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
         Err(error) => {
-            Err(StoreError::Url(format!("the SQLite file {} cannot be made: {error}", file.to_string_lossy())))
+            Err(StoreError::Url(format!("the SQLite file {} cannot be created: {error}", file.to_string_lossy())))
         }
     }
 }
 
 async fn postgres(url: &str) -> Result<Pools, StoreError> {
     let options = PgConnectOptions::from_str(url)
-        .map_err(|_| {
-            StoreError::Url("the PostgreSQL URL cannot be read; it is postgres://user:password@host/db".into())
-        })?
+        .map_err(|_| StoreError::Url("the PostgreSQL URL is not valid; write postgres://user:password@host/db".into()))?
         .application_name("greenroom");
     let failed = |source| StoreError::call("connect", source);
     // A pool would retry until its timeout, and then lose the reason.

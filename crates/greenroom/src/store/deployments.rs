@@ -36,14 +36,14 @@ pub(super) const fn state_word(state: GateState) -> &'static str {
     match state {
         GateState::Waiting => "waiting",
         GateState::Active => "active",
-        GateState::Retry => "again",
+        GateState::Retry => "retry",
     }
 }
 
 /// Sends deployments that have passed back to the gate. They may pass again from `until` on.
 macro_rules! return_to_gate {
     ($until:literal) => {
-        concat!("UPDATE deployments SET state = 'again', holder = NULL, replica = NULL, lease_until = ", $until)
+        concat!("UPDATE deployments SET state = 'retry', holder = NULL, replica = NULL, lease_until = ", $until)
     };
 }
 pub(super) use return_to_gate;
@@ -66,7 +66,7 @@ macro_rules! served {
 macro_rules! no_pull {
     () => {
         "NOT EXISTS (SELECT 1 FROM image_locks
-                      WHERE image_locks.image = r.image AND image_locks.host = r.image_host
+                      WHERE image_locks.image = input.image AND image_locks.host = input.image_host
                         AND (image_locks.replica IS NOT NULL OR image_locks.lease_until > $3))"
     };
 }
@@ -75,14 +75,14 @@ macro_rules! no_pull {
 macro_rules! first_of_pool {
     ($columns:literal) => {
         concat!(
-            "SELECT * FROM (SELECT ", $columns, ", 0 AS is_for_nobody FROM deployments
-              WHERE pool = r.pool AND state = 'waiting' AND bot_id IS NOT NULL ORDER BY arrival LIMIT $1) AS of_bots
+            "SELECT * FROM (SELECT ", $columns, ", 0 AS has_no_bot FROM deployments
+              WHERE pool = input.pool AND state = 'waiting' AND bot_id IS NOT NULL ORDER BY arrival LIMIT $1) AS of_bots
              UNION ALL
-             SELECT * FROM (SELECT ", $columns, ", 1 AS is_for_nobody FROM deployments
-              WHERE pool = r.pool AND state = 'waiting' AND bot_id IS NULL ORDER BY arrival LIMIT $1) AS for_nobody
+             SELECT * FROM (SELECT ", $columns, ", 1 AS has_no_bot FROM deployments
+              WHERE pool = input.pool AND state = 'waiting' AND bot_id IS NULL ORDER BY arrival LIMIT $1) AS without_bot
              UNION ALL
-             SELECT * FROM (SELECT ", $columns, ", CASE WHEN bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody FROM deployments
-              WHERE pool = r.pool AND state = 'again' AND lease_until <= $3 ORDER BY lease_until LIMIT $1) AS due_retries"
+             SELECT * FROM (SELECT ", $columns, ", CASE WHEN bot_id IS NULL THEN 1 ELSE 0 END AS has_no_bot FROM deployments
+              WHERE pool = input.pool AND state = 'retry' AND lease_until <= $3 ORDER BY lease_until LIMIT $1) AS due_retries"
         )
     };
 }
@@ -98,7 +98,7 @@ macro_rules! sql_pass {
             $begin,
             " SELECT slot FROM deployments WHERE slot IN (
                   SELECT slot FROM (
-                      SELECT slot, bot_id, row_number() OVER (PARTITION BY host ORDER BY is_for_nobody, arrival)
+                      SELECT slot, bot_id, row_number() OVER (PARTITION BY host ORDER BY has_no_bot, arrival)
                            + (SELECT count(*) FROM deployments AS active
                                WHERE active.state = 'active' AND active.host = candidates.host) AS gate_position
                         FROM (",
@@ -118,7 +118,7 @@ const PASS: &Sql = sql!(
     sqlite: sql_pass!(
         concat!(
             "SELECT pending.slot, pending.bot_id, pending.host, pending.arrival,
-                    CASE WHEN pending.bot_id IS NULL THEN 1 ELSE 0 END AS is_for_nobody
+                    CASE WHEN pending.bot_id IS NULL THEN 1 ELSE 0 END AS has_no_bot
                FROM", served!(sqlite), "CROSS JOIN deployments AS pending
               WHERE pending.slot IN (SELECT slot FROM (", first_of_pool!("slot"), ")) AND ", no_pull!()
         ),
@@ -128,7 +128,7 @@ const PASS: &Sql = sql!(
     // pass. A deployment that another transaction removes at this moment is skipped.
     postgres: sql_pass!(
         concat!(
-            "SELECT pending.slot, pending.bot_id, pending.host, pending.arrival, pending.is_for_nobody
+            "SELECT pending.slot, pending.bot_id, pending.host, pending.arrival, pending.has_no_bot
                FROM", served!(postgres), "CROSS JOIN LATERAL (", first_of_pool!("slot, bot_id, host, arrival"), ") AS pending
               WHERE ", no_pull!()
         ),
@@ -136,7 +136,42 @@ const PASS: &Sql = sql!(
     ),
 );
 
+/// A deployment, and the others at the gate of its host.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GatePlace {
+    pub deployment: DeploymentRow,
+    /// How many deployments have passed the gate and are in progress.
+    pub active: i64,
+    /// How many deployments wait at the gate and arrived earlier.
+    pub before: i64,
+}
+
 impl Store {
+    /// The place of a slot's deployment at its gate.
+    pub async fn gate_place(&self, slot: &SlotName) -> Result<Option<GatePlace>, StoreError> {
+        self.reader()
+            .first(
+                sql!(
+                    "deployments.place",
+                    "SELECT ",
+                    deployment_columns!(),
+                    ", (SELECT count(*) FROM deployments AS other
+                         WHERE other.state = 'active' AND other.host = deployments.host) AS active_count,
+                       (SELECT count(*) FROM deployments AS other
+                         WHERE other.state <> 'active' AND other.host = deployments.host
+                           AND other.arrival < deployments.arrival) AS before_count
+                       FROM deployments WHERE slot = $1"
+                ),
+                args![slot],
+            )
+            .await?
+            .map(|row| {
+                let (active, before) = (row.int("active_count")?, row.int("before_count")?);
+                Ok(GatePlace { deployment: deployment(&row)?, active, before })
+            })
+            .transpose()
+    }
+
     /// All deployments at the gates and behind them, in the order of arrival.
     pub async fn deployments(&self) -> Result<Vec<DeploymentRow>, StoreError> {
         self.reader()
@@ -160,7 +195,7 @@ impl Store {
                     deployment_columns!(),
                     " FROM deployments
                       WHERE bot_id IS NOT NULL AND timeout_at <= $1
-                        AND (state = 'waiting' OR state = 'again' AND lease_until <= $1)"
+                        AND (state = 'waiting' OR state = 'retry' AND lease_until <= $1)"
                 ),
                 args![now],
             )
@@ -351,13 +386,13 @@ impl Tx {
 
     /// Makes the first deployments of a pool that wait for their next try due now, at most `most` of them, because
     /// capacity may be free again.
-    pub async fn hurry_gate(&mut self, pool: &str, now: Timestamp, most: i64) -> Result<(), StoreError> {
+    pub async fn make_retries_due(&mut self, pool: &str, now: Timestamp, most: i64) -> Result<(), StoreError> {
         self.run(
             sql!(
-                "deployments.hurry",
-                "UPDATE deployments SET lease_until = $2 WHERE state = 'again' AND slot IN
+                "deployments.make_retries_due",
+                "UPDATE deployments SET lease_until = $2 WHERE state = 'retry' AND slot IN
                      (SELECT slot FROM deployments
-                       WHERE state = 'again' AND lease_until > $2 AND pool = $1 ORDER BY arrival LIMIT $3)"
+                       WHERE state = 'retry' AND lease_until > $2 AND pool = $1 ORDER BY arrival LIMIT $3)"
             ),
             args![pool, now, most],
         )

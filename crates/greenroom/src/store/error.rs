@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database cannot be reached or has no free connection. A retry may help.
-    #[error("the database does not answer ({call}): {source}")]
+    #[error("the database is unavailable ({call}): {source}")]
     Unavailable { call: &'static str, source: sqlx::Error },
 
     /// The database answered with a refusal.
@@ -18,7 +18,7 @@ pub enum StoreError {
     Inconsistent { call: &'static str, table: String, column: &'static str, row: String, found: String },
 
     /// A write did not fit, even after several new decisions.
-    #[error("{call} was given up: {why}")]
+    #[error("{call} failed after several attempts: {why}")]
     Conflict { call: &'static str, why: String },
 
     /// An error in Greenroom's own code, not in the database.
@@ -35,8 +35,8 @@ pub enum StoreError {
 
     /// Another server uses the SQLite file.
     #[error(
-        "another greenroom server{} uses the database {database}; stop it first, or give this one a database of its \
-         own (several servers share a PostgreSQL)",
+        "another greenroom server{} uses the database {database}; stop that server, or use another database (several \
+         servers can share a PostgreSQL database)",
         pid.map(|pid| format!(" (pid {pid})")).unwrap_or_default()
     )]
     InUse { pid: Option<u32>, database: String },
@@ -44,7 +44,7 @@ pub enum StoreError {
     /// A newer version made the database. This version has not changed it.
     #[error(
         "the database is at schema version {found}, which is newer than the {known} that this version of greenroom \
-         knows; it was not touched. Start the newer greenroom instead."
+         knows. This version has not changed the database. Start the newer greenroom instead."
     )]
     Newer { found: i64, known: i64 },
 }
@@ -86,7 +86,7 @@ impl StoreError {
 
     /// A failed call on placement's SQLite connection.
     pub(super) fn sqlite(call: &'static str, source: &rusqlite::Error) -> Self {
-        let passes = source.sqlite_error().is_some_and(|error| will_pass(&error.extended_code.to_string()));
+        let passes = source.sqlite_error().is_some_and(|error| is_transient(&error.extended_code.to_string()));
         let source = sqlx::Error::Protocol(source.to_string());
         if passes { StoreError::Unavailable { call, source } } else { StoreError::Refused { call, source } }
     }
@@ -98,7 +98,7 @@ impl StoreError {
             | sqlx::Error::PoolTimedOut
             | sqlx::Error::PoolClosed
             | sqlx::Error::WorkerCrashed => StoreError::Unavailable { call, source },
-            sqlx::Error::Database(error) if error.code().is_some_and(|code| will_pass(&code)) => {
+            sqlx::Error::Database(error) if error.code().is_some_and(|code| is_transient(&code)) => {
                 StoreError::Unavailable { call, source }
             }
             _ => StoreError::Refused { call, source },
@@ -108,7 +108,7 @@ impl StoreError {
 
 /// Database codes for transient trouble. PostgreSQL starts, stops, is read-only, lacks connections, memory or disk,
 /// lost a connection, or timed out. SQLite is busy, or its disk fails.
-fn will_pass(code: &str) -> bool {
+fn is_transient(code: &str) -> bool {
     const POSTGRES: [&str; 5] = ["25006", "25P03", "57014", "55P03", "40P01"];
     const SQLITE: [&str; 6] = ["5", "6", "10", "13", "14", "15"];
     let primary = code.parse::<u32>().ok().filter(|_| code.len() < 5).map(|code| (code & 0xff).to_string());
@@ -120,16 +120,16 @@ fn will_pass(code: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::will_pass;
+    use super::is_transient;
 
     #[test]
-    fn what_will_pass_is_told_from_what_is_wrong_with_the_statement() {
+    fn transient_errors_are_distinguished_from_errors_of_the_statement() {
         // The last byte of SQLite's extended code is the primary one: 778 is a failed write, 517 a busy snapshot.
         for code in ["57P01", "57P03", "53300", "53100", "08006", "25006", "25P03", "40P01", "5", "517", "778", "13"] {
-            assert!(will_pass(code), "{code}");
+            assert!(is_transient(code), "{code}");
         }
         for code in ["23505", "42601", "22P05", "1", "19", "2067", "1555"] {
-            assert!(!will_pass(code), "{code}");
+            assert!(!is_transient(code), "{code}");
         }
     }
 }

@@ -7,6 +7,7 @@ use domain::{BotId, EventId, ShownStatus, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
+use super::bots::ENDED;
 use super::record::record;
 use super::sql::{Row, args, sql};
 use super::{NewEvent, Run, Store, StoreError, Tx};
@@ -24,6 +25,14 @@ record! {
         pub reason: Option<String>,
         pub actor: Actor,
     }
+}
+
+/// When a bot came to a status.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusTime {
+    pub bot: BotId,
+    pub at: Timestamp,
+    pub status: ShownStatus,
 }
 
 /// The facts about a bot that its events include.
@@ -67,6 +76,51 @@ impl Store {
             .await?
             .iter()
             .map(event)
+            .collect()
+    }
+
+    /// The last events of a bot, oldest first.
+    pub async fn last_events_of_bot(&self, bot: BotId, limit: i64) -> Result<Vec<EventRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql!(
+                    "events.last_of_bot",
+                    "SELECT ",
+                    event_columns!(),
+                    " FROM events WHERE bot_id = $1 ORDER BY id DESC LIMIT $2"
+                ),
+                args![bot, limit],
+            )
+            .await?;
+        rows.iter().rev().map(event).collect()
+    }
+
+    /// When the last ended bots of a pool came to each of their statuses, without one bot. It reads only the newest
+    /// bots of all pools, because an index by pool would cost every bot, so a pool without recent bots has none here.
+    pub async fn status_times_of_pool(&self, pool: &str, without: BotId) -> Result<Vec<StatusTime>, StoreError> {
+        const NEWEST_BOTS: i64 = 1_000;
+        const BOTS_OF_POOL: i64 = 100;
+        const EVENTS: i64 = 2_000;
+        self.reader()
+            .all(
+                sql!(
+                    "events.status_times_of_pool",
+                    "SELECT bot_id, at, to_status FROM events
+                      WHERE to_status IS NOT NULL AND bot_id IN (
+                          SELECT id FROM (SELECT id, pool, status FROM bots ORDER BY id DESC LIMIT $3) AS newest_bots
+                           WHERE pool = $1 AND id <> $2 AND status IN (",
+                    ENDED,
+                    ") ORDER BY id DESC LIMIT $4)
+                      ORDER BY bot_id, id LIMIT $5"
+                ),
+                args![pool, without, NEWEST_BOTS, BOTS_OF_POOL, EVENTS],
+            )
+            .await?
+            .iter()
+            .map(|row| {
+                Ok(StatusTime { bot: BotId(row.id("bot_id")?), at: row.time("at")?, status: row.word("to_status")? })
+            })
             .collect()
     }
 

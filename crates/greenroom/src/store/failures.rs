@@ -23,7 +23,7 @@ record! {
         /// The bot that was affected.
         pub bot_id: Option<BotId>,
         pub at: Timestamp,
-        pub message: String = message "words",
+        pub message: String,
         /// The last lines of the slot's output.
         pub log: Option<String>,
     }
@@ -39,7 +39,7 @@ impl Store {
         tx.run(
             sql!(
                 "failures.keep",
-                "INSERT INTO failures (slot, bot_id, at, words, log) VALUES ($1, $2, $3, $4, $5)
+                "INSERT INTO failures (slot, bot_id, at, message, log) VALUES ($1, $2, $3, $4, $5)
                  ON CONFLICT (slot, at) DO NOTHING"
             ),
             args![slot, *bot_id, *at, message, log.clone()],

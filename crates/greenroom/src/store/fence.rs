@@ -86,7 +86,7 @@ pub(super) struct PlacementState {
     /// Another part of this process than placement has changed the facts on which placement decides.
     pub changed: AtomicBool,
     /// How far placement has read the journal.
-    pub followed: AtomicI64,
+    pub journal_position: AtomicI64,
     /// Whether no other replica lived at this replica's last renewal.
     pub is_alone: AtomicBool,
     pub writer: KeptConnection,
@@ -167,8 +167,8 @@ impl Store {
     }
 
     /// Records that placement has read the journal up to here: this replica needs no earlier row.
-    pub fn note_followed(&self, position: Position) {
-        self.placement.followed.store(position.journal, Ordering::SeqCst);
+    pub fn note_journal_position(&self, position: Position) {
+        self.placement.journal_position.store(position.journal, Ordering::SeqCst);
     }
 
     /// The current token, and the end of the journal.
@@ -229,9 +229,9 @@ impl Store {
             "placement.prune",
             "DELETE FROM placement_journal
               WHERE id <= $1
-                AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.followed < placement_journal.id)"
+                AND NOT EXISTS (SELECT 1 FROM replicas WHERE replicas.journal_position < placement_journal.id)"
         );
-        tx.run(prune, args![self.placement.followed.load(Ordering::SeqCst)]).await?;
+        tx.run(prune, args![self.placement.journal_position.load(Ordering::SeqCst)]).await?;
         tx.commit().await
     }
 
@@ -243,7 +243,8 @@ impl Store {
 }
 
 fn no_row() -> StoreError {
-    let (table, row, found) = ("placement".to_owned(), "that it must have".to_owned(), "`nothing`".to_owned());
+    let (table, row, found) =
+        ("placement".to_owned(), "(its only one)".to_owned(), "nothing, because the row is missing".to_owned());
     StoreError::Inconsistent { call: "placement.position", table, column: "token", row, found }
 }
 

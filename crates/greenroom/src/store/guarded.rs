@@ -52,7 +52,7 @@ const fn has_at(text: &[u8], at: usize, word: &str) -> bool {
 }
 
 pub const TOKEN_NOT_REPLACED: &str =
-    "it writes what placement keeps in memory, in a transaction that does not replace placement's token";
+    "the statement writes rows that placement keeps in memory, but its transaction does not replace placement's token";
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -61,7 +61,7 @@ mod tests {
     use crate::store::{Arg, Run, Store, Tx};
 
     #[test]
-    fn a_statement_that_writes_a_guarded_table_is_told_by_its_text() {
+    fn a_statement_that_writes_a_guarded_table_is_recognised_by_its_text() {
         for text in
             ["UPDATE slots SET a = 1", "WITH x AS (DELETE FROM queue) SELECT 1", "INSERT INTO pools (a) VALUES (1)"]
         {

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_first_of_a_lane_waits_for_one_of_each_other_however_long_their_lines() {
+    async fn the_first_of_a_lane_waits_for_at_most_one_of_each_other_lane() {
         let (turns, order) = (Arc::new(WriteTurns::default()), Arc::default());
         let held = turns.take(Lane::Users).await;
         let mut waiting: Vec<_> = (0..100).map(|number| enqueue(&turns, Lane::Users, number, &order)).collect();
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_went_away_while_waiting_holds_nobody_up() {
+    async fn a_cancelled_waiter_does_not_delay_others() {
         let (turns, order) = (Arc::new(WriteTurns::default()), Arc::default());
         let held = turns.take(Lane::Bots).await;
         let gone = enqueue(&turns, Lane::Bots, 1, &order);

@@ -20,8 +20,8 @@ macro_rules! open_bot_columns {
     () => {
         "bots.id, bots.user_id, bots.platform, bots.native_meeting_id, bots.status, bots.reason, bots.exit_code,
          bots.stop_asked_at, bots.joined_at, bots.connection_id, bots.pool, bots.slot, bots.requirements, bots.priority,
-         bots.queue_timeout_ms, bots.line_arrival, bots.turn, bots.line_until, bots.line_returns, queue.pool AS queue_pool,
-         queue.queued_at, queue.timeout_at, queue.not_before, queue.arrival"
+         bots.queue_timeout_ms, bots.queue_arrival, bots.turn, bots.queue_until, bots.queue_returns,
+         queue.pool AS queue_pool, queue.queued_at, queue.timeout_at, queue.not_before, queue.arrival"
     };
 }
 
@@ -37,7 +37,7 @@ const OPEN_BOTS_OF: &Sql = sql_over!(
     "placement.open_bots_of",
     concat!("SELECT ", open_bot_columns!(), " FROM"),
     (id "UUID"),
-    "JOIN bots ON bots.id = r.id
+    "JOIN bots ON bots.id = input.id
      JOIN open_bots ON open_bots.user_id = bots.user_id AND open_bots.bot_id = bots.id
      LEFT JOIN queue ON queue.bot_id = bots.id"
 );
@@ -46,7 +46,7 @@ const BOTS: &Sql = sql_over!(
     "placement.bots",
     concat!("SELECT ", open_bot_columns!(), " FROM"),
     (id "UUID"),
-    "JOIN bots ON bots.id = r.id LEFT JOIN queue ON queue.bot_id = bots.id"
+    "JOIN bots ON bots.id = input.id LEFT JOIN queue ON queue.bot_id = bots.id"
 );
 
 const SLOTS: &Sql = sql!(
@@ -61,11 +61,13 @@ const USERS: &Sql = sql!(
     "placement.users",
     sqlite: concat!(
         "SELECT users.id, users.max_concurrent_bots, users.min_priority, api_keys.id AS key_id, api_keys.expires_at
-           FROM", rows!(sqlite "$1" (id "UUID")), "JOIN users ON users.id = r.id JOIN api_keys ON api_keys.user_id = users.id"
+           FROM", rows!(sqlite "$1" (id "UUID")), "JOIN users ON users.id = input.id
+           JOIN api_keys ON api_keys.user_id = users.id"
     ),
     postgres: concat!(
         "SELECT users.id, users.max_concurrent_bots, users.min_priority, api_keys.id AS key_id, api_keys.expires_at
-           FROM", rows!(postgres "$1" (id "UUID")), "JOIN users ON users.id = r.id JOIN api_keys ON api_keys.user_id = users.id"
+           FROM", rows!(postgres "$1" (id "UUID")), "JOIN users ON users.id = input.id
+           JOIN api_keys ON api_keys.user_id = users.id"
     ),
 );
 
@@ -95,11 +97,11 @@ fn open_bot(row: &Row) -> Result<OpenBot, StoreError> {
         queue_timeout_ms: row.int("queue_timeout_ms")?,
         arrival: match row.maybe_int("arrival")? {
             Some(arrival) => arrival,
-            None => row.maybe_int("line_arrival")?.unwrap_or(0),
+            None => row.maybe_int("queue_arrival")?.unwrap_or(0),
         },
         turn: row.int("turn")?,
-        wait_until: row.maybe_time("line_until")?,
-        returns: row.int("line_returns")?,
+        wait_until: row.maybe_time("queue_until")?,
+        returns: row.int("queue_returns")?,
         queued,
     })
 }
@@ -255,9 +257,10 @@ impl Store {
         let rows: Vec<Value> = keys.iter().map(|(user, key)| json!({"user_id": user, "key": key})).collect();
         let found = sql_over!(
             "placement.keys",
-            "SELECT k.user_id, k.key, k.body_hash, k.bot_id FROM",
+            "SELECT idempotency_keys.user_id, idempotency_keys.key, idempotency_keys.body_hash, idempotency_keys.bot_id
+               FROM",
             (user_id "UUID", key "TEXT"),
-            "JOIN idempotency_keys k ON k.user_id = r.user_id AND k.key = r.key"
+            "JOIN idempotency_keys ON idempotency_keys.user_id = input.user_id AND idempotency_keys.key = input.key"
         );
         for row in &self.placing().all(found, args![rows]).await? {
             let known = KnownKey { body_hash: row.text("body_hash")?, bot_id: BotId(row.id("bot_id")?) };
@@ -274,14 +277,14 @@ impl Store {
         let names: Vec<Value> = slots.iter().map(|slot| json!({"slot": slot.as_str()})).collect();
         let found = sql_over!(
             "placement.deployments",
-            "SELECT d.slot, d.bot_id, d.state, d.holder FROM",
+            "SELECT deployments.slot, deployments.bot_id, deployments.state, deployments.holder FROM",
             (slot "TEXT"),
-            "JOIN deployments d ON d.slot = r.slot"
+            "JOIN deployments ON deployments.slot = input.slot"
         );
         for row in &self.placing().all(found, args![names]).await? {
             let state = match row.text("state")?.as_str() {
                 "waiting" => GateState::Waiting,
-                "again" => GateState::Retry,
+                "retry" => GateState::Retry,
                 _ => GateState::Active,
             };
             let deployment =

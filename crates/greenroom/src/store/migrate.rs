@@ -42,6 +42,13 @@ const MIGRATIONS: &[Migration] = &[
     migration!(12, "0012_servers"),
     migration!(13, "0013_bot_logs"),
     migration!(14, "0014_placement_writes"),
+    migration!(15, "0015_slot_names"),
+    migration!(16, "0016_plain_column_names"),
+    migration!(17, "0017_screenshots"),
+    migration!(18, "0018_slot_memory"),
+    migration!(19, "0019_prewarm"),
+    migration!(20, "0020_audit"),
+    migration!(21, "0021_browser_sessions"),
 ];
 
 /// The schema version that this program uses.

@@ -5,21 +5,25 @@
 //! In reading order:
 //! - [`error`], [`sql`], [`record`], [`source_table`], [`lanes`], [`connect`], [`migrate`], [`server_lock`]: the
 //!   database itself
-//! - [`settings`], [`users`]: the installation's secrets, the users and their keys
+//! - [`settings`], [`users`], [`browser_sessions`]: the installation's secrets, the users, their keys and their browsers
 //! - [`bots`]: the bots
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where bots run, or wait to run
 //! - [`failures`], [`budgets`]: the errors of providers, and the limits of requests to them
 //! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`batch_write`], [`changed`], [`columns`],
 //!   [`row_locations`], [`sqlite_writer`]: placement's copy in memory, and its writes
-//! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`]: the data of running bots
+//! - [`slot_memory`], [`live`]: the memory of slots, and what operators see live
+//! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`], [`screenshots`]: the data of running bots
 //! - [`overdue`], [`listening`]: bots that are overdue, and when the server could receive their callbacks
 //! - [`servers`]: the running servers, for commands that call them
 //! - [`leases`], [`replicas`], [`keepers`]: exclusive work, the replicas that live, and the runs of keepers
-//! - [`events`]: the audit trail
+//! - [`events`]: the audit trail of each bot
+//! - [`audit`]: the audit log of operators
 
+mod audit;
 mod batch_write;
 mod bot_logs;
 mod bots;
+mod browser_sessions;
 mod budgets;
 mod changed;
 mod columns;
@@ -36,6 +40,7 @@ mod keepers;
 mod lanes;
 mod leases;
 mod listening;
+mod live;
 mod load;
 mod migrate;
 mod overdue;
@@ -45,10 +50,12 @@ mod queue;
 mod record;
 mod replicas;
 mod row_locations;
+mod screenshots;
 mod server_lock;
 mod servers;
 mod sessions;
 mod settings;
+mod slot_memory;
 mod slots;
 mod source_table;
 pub(crate) mod sql;
@@ -63,20 +70,22 @@ use std::time::Instant;
 use sqlx::{Postgres, Sqlite, Transaction};
 use tokio::sync::Notify;
 
+pub use audit::{AuditRow, NewAuditEntry};
 pub use batch_write::{Applied, HeldToken, PreparedWrite};
 pub use bot_logs::{BotLog, LogLine};
 pub use bots::{BotChunk, BotFilter, BotRow, Change};
+pub use browser_sessions::BrowserSessionRow;
 pub use budgets::{LONGEST_HOLD, Turn};
 pub use changed::BotDetails;
 pub use commands::CommandRow;
 use connect::Pools;
-pub use deployments::{DeploymentRow, Served};
+pub use deployments::{DeploymentRow, GatePlace, Served};
 pub use domain::Pool as PoolRow;
 pub use domain::Slot as SlotRow;
 pub use domain::event::{Actor, Kind};
 pub use domain::planner::changes::NewEvent;
 pub use error::StoreError;
-pub use events::{BotOfEvent, EventRow};
+pub use events::{BotOfEvent, EventRow, StatusTime};
 pub use failures::FailureRow;
 use fence::PlacementState;
 pub use fence::{Changed, Position, Since};
@@ -86,13 +95,17 @@ pub use keepers::KeeperRow;
 use lanes::{Lane, WriteTurn};
 pub use leases::{Holder, Lease, LeaseClaim};
 pub use listening::ListeningSpan;
+pub use live::{LiveBotRow, LivePosition, LiveSlotRow};
+pub use overdue::WaitingForPerson;
 pub use placement_turn::PlacementTurn;
-pub use pools::KeptPool;
+pub use pools::StoredPool;
 pub use queue::{QueuePosition, QueueRow};
 pub use replicas::Holding;
+pub use screenshots::Screenshot;
 pub use server_lock::ServerLock;
-pub use servers::{ServerFacts, ServerRow};
+pub use servers::{SERVER_ALIVE_WITHIN, ServerFacts, ServerRow};
 pub use sessions::{Beat, Clocks, SessionRow};
+pub use slot_memory::{PoolMemory, SlotMemoryRow};
 use sql::{Arg, Inner, Row, Sql};
 pub use transcript::{SegmentPosition, SegmentRow};
 pub use users::{KeyRow, UserChange, UserRow};

@@ -18,12 +18,14 @@ record! {
         recycle_after,
         max_slots,
         min_idle,
-        config_position = place,
+        fill_order,
         slots,
         mean_hold_ms,
         attribute_sets,
         expire_after_ms,
         idle_timeout_ms,
+        ready_timeout_ms,
+        max_warm_age_ms,
         recipe,
     }
 }
@@ -32,12 +34,12 @@ fn is_running(row: &Row, column: &'static str) -> Result<bool, StoreError> {
     Ok(row.text(column)? == "running")
 }
 
-const LIST: &Sql = sql!("pools.list", "SELECT ", pool_columns!(), " FROM pools ORDER BY place NULLS LAST, name");
+const LIST: &Sql = sql!("pools.list", "SELECT ", pool_columns!(), " FROM pools ORDER BY fill_order NULLS LAST, name");
 
 record! {
     /// The stored part of a pool's configuration that placement does not need.
     #[derive(Clone, Debug, PartialEq, Eq)]
-    pub struct KeptPool, columns kept_columns, read kept {
+    pub struct StoredPool, columns stored_columns, read stored_pool {
         pub name: String,
         /// The value in the last configuration. The pool itself has the operator's value.
         pub configured_max_slots: i64,
@@ -49,9 +51,9 @@ record! {
 
 impl Store {
     /// The stored configuration of each pool.
-    pub async fn kept_pools(&self) -> Result<Vec<KeptPool>, StoreError> {
-        let select = sql!("pools.kept", "SELECT ", kept_columns!(), " FROM pools ORDER BY name");
-        self.reader().all(select, vec![]).await?.iter().map(kept).collect()
+    pub async fn stored_pools(&self) -> Result<Vec<StoredPool>, StoreError> {
+        let select = sql!("pools.stored", "SELECT ", stored_columns!(), " FROM pools ORDER BY name");
+        self.reader().all(select, vec![]).await?.iter().map(stored_pool).collect()
     }
 
     /// All pools, in the order of the configuration.
@@ -85,14 +87,15 @@ impl Tx {
             sql!(
                 "pools.configure",
                 "INSERT INTO pools (name, platform, provider, standby, recycle_after, max_slots, min_idle,
-                                    configured_max_slots, configured_min_idle, place, attribute_sets, expire_after_ms, host,
-                                    idle_timeout_ms, recipe)
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $6, $7, $8, $9, $10, $11, $12, $13)
+                                    configured_max_slots, configured_min_idle, fill_order, attribute_sets,
+                                    expire_after_ms, host, idle_timeout_ms, recipe, ready_timeout_ms, max_warm_age_ms)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
                  ON CONFLICT (name) DO UPDATE SET
                      platform = excluded.platform, provider = excluded.provider, standby = excluded.standby,
-                     recycle_after = excluded.recycle_after, place = excluded.place, attribute_sets = excluded.attribute_sets,
-                     expire_after_ms = excluded.expire_after_ms, host = excluded.host,
+                     recycle_after = excluded.recycle_after, fill_order = excluded.fill_order,
+                     attribute_sets = excluded.attribute_sets, expire_after_ms = excluded.expire_after_ms, host = excluded.host,
                      idle_timeout_ms = excluded.idle_timeout_ms, recipe = excluded.recipe,
+                     ready_timeout_ms = excluded.ready_timeout_ms, max_warm_age_ms = excluded.max_warm_age_ms,
                      max_slots = CASE WHEN pools.configured_max_slots = excluded.max_slots
                                       THEN pools.max_slots ELSE excluded.max_slots END,
                      min_idle = CASE WHEN pools.configured_min_idle = excluded.min_idle
@@ -107,20 +110,22 @@ impl Tx {
                 pool.recycle_after,
                 pool.max_slots,
                 pool.min_idle,
-                pool.config_position,
+                pool.fill_order,
                 sets,
                 pool.expire_after_ms,
                 pool.host.as_str(),
                 pool.idle_timeout_ms,
-                pool.recipe.as_deref()
+                pool.recipe.as_deref(),
+                pool.ready_timeout_ms,
+                pool.max_warm_age_ms
             ],
         )
         .await
     }
 
-    /// Runs before the configured pools are stored: pools outside the configuration lose their place in the order.
+    /// Runs before the configured pools are stored: pools outside the configuration lose their `fill_order`.
     pub async fn unconfigure_pools(&mut self) -> Result<(), StoreError> {
-        self.run(sql!("pools.unconfigure", "UPDATE pools SET place = NULL"), vec![]).await
+        self.run(sql!("pools.unconfigure", "UPDATE pools SET fill_order = NULL"), vec![]).await
     }
 
     /// Stores a pool's provider settings without secrets.
@@ -144,7 +149,7 @@ impl Tx {
 
     /// Marks a pool as not configured, as the next start of a server would.
     pub async fn unconfigure_pool(&mut self, name: &str) -> Result<(), StoreError> {
-        self.run(sql!("pools.unconfigure_one", "UPDATE pools SET place = NULL WHERE name = $1"), args![name]).await
+        self.run(sql!("pools.unconfigure_one", "UPDATE pools SET fill_order = NULL WHERE name = $1"), args![name]).await
     }
 
     /// Deletes the row of a pool that is not configured and has no slots. False if it is configured or has slots.
@@ -153,7 +158,7 @@ impl Tx {
             .first(
                 sql!(
                     "pools.delete",
-                    "DELETE FROM pools WHERE name = $1 AND place IS NULL
+                    "DELETE FROM pools WHERE name = $1 AND fill_order IS NULL
                         AND NOT EXISTS (SELECT 1 FROM slots WHERE slots.pool = pools.name)
                      RETURNING name"
                 ),

@@ -45,7 +45,7 @@ async fn positions(run: &mut impl Run, bots: &[BotId]) -> Result<Vec<(BotId, i64
                             <= (queue.priority, queue.turn, queue.arrival)) AS position
                FROM queue JOIN",
             (id "UUID"),
-            "ON queue.bot_id = r.id"
+            "ON queue.bot_id = input.id"
         ),
         args![ids],
     )
@@ -93,6 +93,45 @@ impl Store {
                 let (priority, turn, arrival) = (row.int("priority")?, row.int("turn")?, row.int("arrival")?);
                 Ok((QueuePosition { platform: row.word("platform")?, priority, turn, arrival }, waiter(row)?))
             })
+            .collect()
+    }
+
+    /// A bot's place in the queue.
+    pub async fn queue_entry(&self, bot: BotId) -> Result<Option<QueueRow>, StoreError> {
+        self.reader()
+            .first(
+                sql!(
+                    "queue.entry",
+                    "SELECT bot_id, pool, priority, queued_at, timeout_at,
+                            (SELECT count(*) FROM queue AS earlier
+                              WHERE earlier.platform = queue.platform
+                                AND (earlier.priority, earlier.turn, earlier.arrival)
+                                    <= (queue.priority, queue.turn, queue.arrival)) AS position
+                       FROM queue WHERE bot_id = $1"
+                ),
+                args![bot],
+            )
+            .await?
+            .as_ref()
+            .map(waiter)
+            .transpose()
+    }
+
+    /// The first bots in the queue of each platform, at most this many of each.
+    pub async fn first_in_queues(&self, limit: i64) -> Result<Vec<QueueRow>, StoreError> {
+        self.reader()
+            .all(
+                sql!(
+                    "queue.first",
+                    "SELECT * FROM (SELECT ",
+                    queue_columns!(),
+                    " FROM queue) AS waiting WHERE position <= $1"
+                ),
+                args![limit],
+            )
+            .await?
+            .iter()
+            .map(waiter)
             .collect()
     }
 

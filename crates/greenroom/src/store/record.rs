@@ -2,8 +2,8 @@
 //! statements and the function that reads a row.
 
 use domain::{
-    Action, Attributes, BotId, CommandId, ConnectionId, EventId, Fault, KeyId, Platform, ShownStatus, SlotName,
-    SlotStatus, Status, UserId,
+    Action, Attributes, AuditAction, BotId, CommandId, ConnectionId, EventId, Fault, KeyId, Platform, ShownStatus,
+    SlotName, SlotStatus, Status, UserId,
 };
 use jiff::Timestamp;
 use serde_json::{Map, Value};
@@ -136,6 +136,7 @@ read_by! {
     Action => word, maybe_word;
     Actor => word, maybe_word;
     Attributes => word, maybe_word;
+    AuditAction => word, maybe_word;
     Fault => word, maybe_word;
     Kind => word, maybe_word;
     Platform => word, maybe_word;

@@ -43,12 +43,12 @@ macro_rules! renew {
         concat!(
             "UPDATE replicas SET lease_until = ",
             database_time!($dialect + "$2"),
-            ", followed = $3 WHERE id = $1 RETURNING "
+            ", journal_position = $3 WHERE id = $1 RETURNING "
         )
     };
 }
 
-macro_rules! bury {
+macro_rules! delete_expired {
     ($dialect:ident) => {
         concat!(
             "DELETE FROM replicas WHERE lease_until <= ",
@@ -89,7 +89,7 @@ impl Store {
                            WHERE other.id <> $1 AND other.lease_until > ", database_time!(postgres), ") AS others"
                     ),
                 ),
-                args![replica, milliseconds(time), self.placement.followed.load(Ordering::SeqCst)],
+                args![replica, milliseconds(time), self.placement.journal_position.load(Ordering::SeqCst)],
             )
             .await?;
         tx.commit().await?;
@@ -111,9 +111,9 @@ impl Store {
         let dead = tx
             .all(
                 sql!(
-                    "replicas.bury",
-                    sqlite: bury!(sqlite),
-                    postgres: bury!(postgres),
+                    "replicas.delete_expired",
+                    sqlite: delete_expired!(sqlite),
+                    postgres: delete_expired!(postgres),
                 ),
                 args![own],
             )

@@ -61,7 +61,7 @@ pub(super) fn read(row: &PgRow, column: &str) -> Result<Vec<RowLocation>, sqlx::
         return Ok(Vec::new());
     }
     let bytes = value.as_bytes().map_err(sqlx::Error::Decode)?;
-    parse(bytes).ok_or_else(|| sqlx::Error::Decode(format!("{column} is no array of row locations").into()))
+    parse(bytes).ok_or_else(|| sqlx::Error::Decode(format!("{column} is not an array of row locations").into()))
 }
 
 #[derive(Debug, Default)]
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_changed_is_forgotten() {
+    fn locations_of_rows_that_others_changed_are_forgotten() {
         let (locations, name) = (RowLocations::default(), |name: &str| SlotName::stored(name.to_owned()));
         let (at, token) = (RowLocation([0, 0, 0, 0, 0, 1]), Uuid::new_v4());
         locations.note([(name("a"), at), (name("b"), at)].into_iter(), (token, Some(at)));

@@ -12,7 +12,7 @@ use super::{StoreError, connect};
 
 /// How long a new server waits for one that is just ending.
 const WAIT: Duration = Duration::from_secs(1);
-const TRY_AGAIN: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The lock, held for the life of the server.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl ServerLock {
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if begun.elapsed() < WAIT => tokio::time::sleep(TRY_AGAIN).await,
+                Err(TryLockError::WouldBlock) if begun.elapsed() < WAIT => tokio::time::sleep(RETRY_INTERVAL).await,
                 Err(TryLockError::WouldBlock) => {
                     return Err(StoreError::InUse { pid: holder(&mut file), database: database.display().to_string() });
                 }

@@ -12,6 +12,9 @@ use super::{Run, Store, StoreError};
 /// A row that is older than this belongs to a server that was killed.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
 
+/// If a server's row is older than this, the server was killed, or its database does not answer.
+pub const SERVER_ALIVE_WITHIN: Duration = Duration::from_secs(20);
+
 /// A server's description of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
@@ -76,6 +79,13 @@ impl Store {
         let mut tx = self.begin().await?;
         tx.run(sql!("servers.forget", "DELETE FROM servers WHERE $1 IS NULL OR id = $1"), args![id]).await?;
         tx.commit().await
+    }
+
+    /// The servers that did not end properly and have written nothing for a while, the latest first.
+    pub async fn silent_servers(&self) -> Result<Vec<ServerRow>, StoreError> {
+        let mut servers = self.servers_seen_within(FORGOTTEN_AFTER).await?;
+        servers.retain(|server| server.seen > SERVER_ALIVE_WITHIN);
+        Ok(servers)
     }
 
     /// The servers that wrote their row within this time, the latest first.

@@ -235,7 +235,7 @@ impl Store {
     }
 
     /// Slots that were started without a bot, and in which no agent has begun to wait since `since`.
-    pub async fn deaf_slots(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
+    pub async fn slots_without_agent(&self, since: Timestamp) -> Result<Vec<SlotRow>, StoreError> {
         let rows = self
             .reader()
             .all(
@@ -246,6 +246,21 @@ impl Store {
                        AND NOT EXISTS (SELECT 1 FROM deployments WHERE deployments.slot = slots.name)"
                 ),
                 args![since],
+            )
+            .await?;
+        slots(&rows)
+    }
+
+    /// Slots in error that still need work, the longest in error first.
+    pub async fn slots_in_error(&self, limit: i64) -> Result<Vec<SlotRow>, StoreError> {
+        let rows = self
+            .reader()
+            .all(
+                sql_of_slots!(
+                    "slots.in_error",
+                    "WHERE unsettled = 1 AND status = 'error' ORDER BY status_since, name LIMIT $1"
+                ),
+                args![limit],
             )
             .await?;
         slots(&rows)

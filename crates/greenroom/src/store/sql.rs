@@ -94,23 +94,23 @@ macro_rules! sql_locking {
     };
 }
 
-/// Many rows that are sent as one JSON array with the name `r`. Each column has a PostgreSQL type, which SQLite
+/// Many rows that are sent as one JSON array with the name `input`. Each column has a PostgreSQL type, which SQLite
 /// ignores.
 macro_rules! rows {
     (sqlite $array:literal ($($column:ident $type:literal),+ $(,)?)) => {
         concat!(
             " (SELECT ", $("value ->> '", stringify!($column), "' AS ", stringify!($column), ", ",)+
-            "0 AS zero FROM json_each(", $array, ")) AS r "
+            "0 AS zero FROM json_each(", $array, ")) AS input "
         )
     };
     (postgres $array:literal ($($column:ident $type:literal),+ $(,)?)) => {
         concat!(
-            " json_to_recordset(", $array, ") AS r (", $(stringify!($column), " ", $type, ", ",)+ "zero INT) "
+            " json_to_recordset(", $array, ") AS input (", $(stringify!($column), " ", $type, ", ",)+ "zero INT) "
         )
     };
 }
 
-/// A statement over many rows that are sent as one JSON array in `$1`: `before r after`.
+/// A statement over many rows that are sent as one JSON array in `$1`: `before input after`.
 macro_rules! sql_over {
     ($name:literal, $before:expr, $columns:tt, $after:expr $(,)?) => {
         const {
@@ -156,6 +156,7 @@ pub enum Arg {
     Time(Option<Timestamp>),
     /// A document as JSON text.
     Json(Option<String>),
+    Bytes(Option<Vec<u8>>),
 }
 
 macro_rules! arg_from {
@@ -192,6 +193,7 @@ arg_from! {
     Vec<serde_json::Value> => Json(|v| serde_json::Value::Array(v).to_string()),
     uuid::Uuid => Id(|v| v),
     &domain::SlotName => Text(|v: &domain::SlotName| v.as_str().to_owned()),
+    Vec<u8> => Bytes(|v| v),
 }
 
 fn document(map: &serde_json::Map<String, serde_json::Value>) -> String {
@@ -219,6 +221,7 @@ pub(super) fn for_sqlite(args: Vec<Arg>) -> Result<SqliteArguments, sqlx::Error>
             Arg::Text(value) | Arg::Json(value) => bound.add(value),
             Arg::Id(value) => bound.add(value.map(|id| id.to_string())),
             Arg::Time(value) => bound.add(value.map(sortable)),
+            Arg::Bytes(value) => bound.add(value),
         }
         .map_err(sqlx::Error::Encode)?;
     }
@@ -235,6 +238,7 @@ pub(super) fn for_postgres(args: Vec<Arg>) -> Result<PgArguments, sqlx::Error> {
             Arg::Id(value) => bound.add(value),
             Arg::Time(value) => bound.add(value.map(jiff_sqlx::Timestamp::from)),
             Arg::Json(value) => bound.add(value.map(JsonText)),
+            Arg::Bytes(value) => bound.add(value),
         }
         .map_err(sqlx::Error::Encode)?;
     }
@@ -320,6 +324,10 @@ impl Row {
         column!(self, column, Option<String>, Option<String>)
     }
 
+    pub fn bytes(&self, column: &'static str) -> Result<Vec<u8>, StoreError> {
+        column!(self, column, Vec<u8>, Vec<u8>)
+    }
+
     pub fn id(&self, column: &'static str) -> Result<Uuid, StoreError> {
         self.maybe_id(column)?.ok_or_else(|| self.inconsistent(column, "nothing"))
     }
@@ -350,7 +358,7 @@ impl Row {
             Inner::Sqlite(_) => self.text(column)?,
             Inner::Postgres(row) => row.try_get::<JsonText, _>(column).map_err(|source| self.unread(column, source))?.0,
         };
-        serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of another shape"))
+        serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of the wrong shape"))
     }
 
     pub fn maybe_json<T: serde::de::DeserializeOwned>(&self, column: &'static str) -> Result<Option<T>, StoreError> {
@@ -361,7 +369,7 @@ impl Row {
                 .map_err(|source| self.unread(column, source))?
                 .map(|text| text.0),
         };
-        text.map(|text| serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of another shape")))
+        text.map(|text| serde_json::from_str(&text).map_err(|_| self.inconsistent(column, "JSON of the wrong shape")))
             .transpose()
     }
 
@@ -391,7 +399,7 @@ impl Row {
             sqlx::Error::ColumnDecode { source, .. } if source.is::<sqlx::error::UnexpectedNullError>() => {
                 self.inconsistent(column, "nothing")
             }
-            sqlx::Error::ColumnDecode { .. } => self.inconsistent(column, "a value of another type"),
+            sqlx::Error::ColumnDecode { .. } => self.inconsistent(column, "a value of the wrong type"),
             sqlx::Error::ColumnNotFound(_) => {
                 StoreError::internal(self.sql.name, format!("the statement has no column {column}"))
             }
@@ -456,7 +464,7 @@ mod tests {
                  `{found}` (migrate.first)"
             )
         };
-        assert_eq!(row.int("number").unwrap_err().to_string(), named("number", "a value of another type"));
+        assert_eq!(row.int("number").unwrap_err().to_string(), named("number", "a value of the wrong type"));
         assert_eq!(row.time("gone").unwrap_err().to_string(), named("gone", "nothing"));
         assert_eq!(row.word::<domain::Status>("number").unwrap_err().to_string(), {
             named("number", &row.text("number").unwrap())

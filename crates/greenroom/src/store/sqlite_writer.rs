@@ -13,7 +13,7 @@ use super::batch_write::Applied;
 use super::connect::{WAIT_FOR_CONNECTION, WAL_PAGES};
 
 /// The pause between two attempts to begin while another process writes.
-const TRY_AGAIN: Duration = Duration::from_millis(2);
+const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 /// More than the number of statements that plans use.
 const STATEMENTS: usize = 64;
 /// The codes for a row whose key already exists, in a unique index or as the primary key.
@@ -48,7 +48,7 @@ impl SqliteWriter {
         let since = Instant::now();
         while !has_begun(&connection, since)? {
             // Without blocking the thread: the other write may need it to end.
-            tokio::time::sleep(TRY_AGAIN).await;
+            tokio::time::sleep(RETRY_INTERVAL).await;
         }
         let applied = run(&connection, write);
         let ended = match applied {
@@ -147,8 +147,8 @@ mod tests {
         rows.map(Result::unwrap).collect()
     }
 
-    const INSERT: &str = "INSERT INTO bots (id, status) SELECT id, 'reserved' FROM (SELECT ?1 AS id) AS r";
-    const END: &str = "UPDATE bots SET status = 'completed' FROM (SELECT ?1 AS id) AS r WHERE bots.id = r.id";
+    const INSERT: &str = "INSERT INTO bots (id, status) SELECT id, 'reserved' FROM (SELECT ?1 AS id) AS input";
+    const END: &str = "UPDATE bots SET status = 'completed' FROM (SELECT ?1 AS id) AS input WHERE bots.id = input.id";
 
     #[tokio::test]
     async fn a_write_is_all_or_nothing_and_holds_only_under_its_token() {

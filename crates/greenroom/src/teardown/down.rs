@@ -58,16 +58,16 @@ impl Down {
             store.release_everything(jiff::Timestamp::now()).await?;
         }
         let (mut reached, mut unreachable) = (Vec::<PoolConfig>::new(), BTreeMap::new());
-        let kept = store.kept_pools().await?;
+        let stored = store.stored_pools().await?;
         for row in store.pools().await? {
-            let Some(kept) = kept.iter().find(|kept| kept.name == row.name) else { continue };
+            let Some(stored) = stored.iter().find(|stored| stored.name == row.name) else { continue };
             let pool = match config.pools.iter().find(|pool| pool.name == row.name) {
                 Some(pool) if pool.provider.as_str() == row.provider => {
                     let mut pool = pool.clone();
-                    pool.kept.folder = pools::folder(kept);
+                    pool.stored_provider.folder = pools::folder(stored);
                     pools::on_this_machine(&row, &pool.provider).map(|()| pool)
                 }
-                _ => pools::restore(&row, kept, &config.pools),
+                _ => pools::restore(&row, stored, &config.pools),
             };
             match pool {
                 Ok(pool) => reached.push(pool),

@@ -24,11 +24,11 @@ use tokio_util::sync::CancellationToken;
 use crate::admission::Admission;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::config::kept::NotRestored;
 use crate::config::pool::PoolConfig;
+use crate::config::stored_provider::NotRestored;
 use crate::context::Context;
 use crate::deployment::assignment::occupies;
-use crate::deployment::{Deployment, Parts, Patience};
+use crate::deployment::{Deployment, Parts, ProviderTimeouts};
 use crate::lifecycle::ends::Ending;
 use crate::lifecycle::tokens::Tokens;
 use crate::lifecycle::{Lifecycle, LifecycleError};
@@ -36,7 +36,7 @@ use crate::placement::{Placement, SlotEvent};
 use crate::providers::Providers;
 use crate::providers::ec2::Runners;
 use crate::random::Random;
-use crate::server::first::{INSTALLATION, SIGNING_SECRET};
+use crate::server::first_start::{INSTALLATION, SIGNING_SECRET};
 use crate::server::{self, pools as configured, record};
 use crate::signals::Signals;
 use crate::store::{Holder, ServerFacts, ServerLock, SlotRow, Store, StoreError, StoreInspection};
@@ -49,27 +49,29 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
 pub enum TeardownError {
-    #[error("there is no database {0}: nothing was started with this configuration in this folder")]
+    #[error("the database {0} does not exist: no server was started with this configuration in this folder")]
     NoDatabase(String),
-    #[error("the database is at schema version {found}, and this program knows {known}: run `greenroom migrate` first")]
+    #[error(
+        "the database has schema version {found}, but this program needs {known}: run `greenroom migrate`, or use a newer \
+         version of Greenroom"
+    )]
     OtherVersion { found: i64, known: i64 },
     #[error("there is no pool {0}")]
     NoPool(String),
-    #[error("the pool {0} is still in the configuration: take it out and start the server again first")]
+    #[error("the pool {0} is still in the configuration: remove it there and restart the server first")]
     Configured(String),
-    #[error(
-        "the server on {host} (pid {pid}) still has the pool {pool}: start it again with the new configuration first"
-    )]
+    #[error("the server on {host} (pid {pid}) still has the pool {pool}: restart it with the new configuration first")]
     Served { pool: String, host: String, pid: u32 },
-    #[error("a server runs ({0}): stop it first, or it would make new slots meanwhile")]
+    #[error("a server is running ({0}): stop it first, because it would create new slots")]
     ServerRuns(String),
     #[error(
-        "{0} slots have bots, and no server runs that could hear their end: start one, or say --force to end the bots"
+        "slots still have bots ({0}), and no server is running that receives their last calls: start a server, or use \
+         --force to end the bots"
     )]
     NobodyListens(usize),
     #[error(transparent)]
     NotRestored(#[from] NotRestored),
-    #[error("slots of the pool {pool} are processes of the machine {host}: run this command there")]
+    #[error("the slots of the pool {pool} are processes on the machine {host}: run this command on that machine")]
     Elsewhere { pool: String, host: String },
     #[error("{0}")]
     Left(String),
@@ -158,7 +160,7 @@ impl Teardown {
             max_concurrent: config.max_concurrent_deployments,
             max_recovery_attempts: config.max_recovery_attempts,
             public_url: String::new(),
-            patience: Patience::default(),
+            timeouts: ProviderTimeouts::default(),
             replica: Holder { id: uuid::Uuid::new_v4(), name },
             ending: ending.clone(),
         });
@@ -183,8 +185,10 @@ impl Teardown {
 
     /// Ends a bot at once: it becomes `completed`, `stopped`. True when it had not ended before.
     async fn end_bot(&self, id: BotId, message: &str) -> Result<bool, TeardownError> {
-        let Some(bot) = self.store.bot(id).await?.filter(|bot| !bot.status.is_ended()) else { return Ok(false) };
-        let stopped = self.lifecycle.stop(bot.user_id, id).await?;
+        if self.store.bot(id).await?.is_none_or(|bot| bot.status.is_ended()) {
+            return Ok(false);
+        }
+        let stopped = self.lifecycle.stop_by_operator(id, None).await?;
         if stopped.bot.status == Status::Stopping {
             let given_up = Ending::GivenUp { bot: id, overdue: Overdue::StopGrace, error: Some(message.to_owned()) };
             match self.placement.end(given_up).await {
@@ -267,8 +271,8 @@ impl Teardown {
         }
         let Some(left) = self.store.slot(&name).await? else { return Ok(None) };
         let away = self.deployment.health().remove(&left.pool).and_then(Result::err);
-        let message = away.map(|message| format!("the provider is away: {message}")).or(left.error_message);
-        Ok(Some(message.unwrap_or_else(|| "somebody else works on it".to_owned())))
+        let message = away.map(|message| format!("the provider is unavailable: {message}")).or(left.error_message);
+        Ok(Some(message.unwrap_or_else(|| "another operation uses the slot".to_owned())))
     }
 
     /// Removes resources of this installation that belong to no slot. Returns those that could not be removed.
@@ -286,7 +290,7 @@ impl Teardown {
             for slot in found.into_iter().map(|found| found.slot) {
                 match self.deployment.remove_unknown(&slot, &**provider).await {
                     Ok(true) => removed.slots += 1,
-                    Ok(false) => drop(removed.left.insert(slot, "a slot of the database has this name".to_owned())),
+                    Ok(false) => drop(removed.left.insert(slot, "the database has a slot with this name".to_owned())),
                     Err(message) => drop(removed.left.insert(slot, message)),
                 }
             }

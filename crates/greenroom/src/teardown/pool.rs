@@ -42,8 +42,8 @@ impl PoolRemoval {
         }
         let no_pool = || TeardownError::NoPool(name.to_owned());
         let pool = store.pools().await?.into_iter().find(|pool| pool.name == name).ok_or_else(no_pool)?;
-        let kept = store.kept_pools().await?.into_iter().find(|kept| kept.name == name).ok_or_else(no_pool)?;
-        let restored = match pools::restore(&pool, &kept, &config.pools) {
+        let stored = store.stored_pools().await?.into_iter().find(|stored| stored.name == name).ok_or_else(no_pool)?;
+        let restored = match pools::restore(&pool, &stored, &config.pools) {
             Ok(restored) => vec![restored],
             // Without slots, no provider is needed.
             Err(_) if pool.slots == 0 => Vec::new(),

@@ -6,29 +6,30 @@ use std::path::PathBuf;
 use secrecy::ExposeSecret;
 
 use super::TeardownError;
-use crate::config::kept::KeptProvider;
 use crate::config::pool::{PoolConfig, Standby};
 use crate::config::provider::{ProviderConfig, Size};
+use crate::config::stored_provider::StoredProvider;
 use crate::server::pools as configured;
-use crate::store::{KeptPool, PoolRow};
+use crate::store::{PoolRow, StoredPool};
 
 /// Returns a pool as the database keeps it.
-pub fn restore(row: &PoolRow, kept: &KeptPool, configured: &[PoolConfig]) -> Result<PoolConfig, TeardownError> {
-    let provider: KeptProvider = serde_json::from_str(&kept.settings).unwrap_or_default();
+pub fn restore(row: &PoolRow, stored: &StoredPool, configured: &[PoolConfig]) -> Result<PoolConfig, TeardownError> {
+    let provider: StoredProvider = serde_json::from_str(&stored.settings).unwrap_or_default();
     let size = |slots: i64| u32::try_from(slots).unwrap_or(u32::MAX);
     let size = Size { max_slots: size(row.max_slots).max(1), min_idle: 0 };
     let secret = |variable: &str| {
-        let said = std::env::var(variable).ok().filter(|value| !value.is_empty());
-        said.or_else(|| secret_of_another(&provider, &row.provider, configured))
+        let secret = std::env::var(variable).ok().filter(|value| !value.is_empty());
+        secret.or_else(|| secret_of_another(&provider, &row.provider, configured))
     };
     let restored = provider.restore(&row.name, &row.provider, size, secret)?;
     on_this_machine(row, &restored)?;
     Ok(PoolConfig {
         idle_timeout: None,
+        prewarm: None,
         name: row.name.clone(),
         platform: row.platform,
         provider: restored,
-        kept: provider,
+        stored_provider: provider,
         max_slots: size.max_slots,
         min_idle: 0,
         standby: if row.hot { Standby::Running } else { Standby::Stopped },
@@ -48,8 +49,8 @@ pub fn on_this_machine(row: &PoolRow, provider: &ProviderConfig) -> Result<(), T
 }
 
 /// Returns the secret of a configured pool at the same address, which is the same secret.
-fn secret_of_another(kept: &KeptProvider, kind: &str, configured: &[PoolConfig]) -> Option<String> {
-    let is = |key: &str, value: &str| kept.section.get(key).and_then(|kept| kept.as_str()) == Some(value);
+fn secret_of_another(stored: &StoredProvider, kind: &str, configured: &[PoolConfig]) -> Option<String> {
+    let is = |key: &str, value: &str| stored.section.get(key).and_then(|stored| stored.as_str()) == Some(value);
     configured.iter().find_map(|pool| match &pool.provider {
         ProviderConfig::Coolify(config) if kind == "coolify" && is("api_url", &config.api_url) => {
             Some(config.api_token.expose_secret().to_owned())
@@ -62,6 +63,6 @@ fn secret_of_another(kept: &KeptProvider, kind: &str, configured: &[PoolConfig])
 }
 
 /// The folder for slots that are processes.
-pub fn folder(kept: &KeptPool) -> Option<PathBuf> {
-    serde_json::from_str::<KeptProvider>(&kept.settings).ok()?.folder
+pub fn folder(stored: &StoredPool) -> Option<PathBuf> {
+    serde_json::from_str::<StoredProvider>(&stored.settings).ok()?.folder
 }

@@ -1,4 +1,4 @@
-//! Asking for bots over HTTP: what is understood, what is refused, and what is found again.
+//! Requests for bots over HTTP: which are accepted, which are refused, and how a repeated request finds its bot.
 
 use reqwest::{Method, StatusCode};
 use rstest::rstest;
@@ -10,7 +10,7 @@ use crate::support::{Backend, Database, Process, meet_link};
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_is_reserved_with_all_that_was_asked_and_read_back(#[case] backend: Backend) {
+async fn a_bot_is_reserved_with_all_requested_fields_and_read_back(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(3).await;
@@ -34,13 +34,13 @@ async fn a_bot_is_reserved_with_all_that_was_asked_and_read_back(#[case] backend
     assert_eq!(bot["metadata"], json!({"ticket": 7}));
     assert_eq!((&bot["pool"], &bot["slot"]), (&json!("zoom"), &json!("pool-zoom-001")));
     for field in ["reason", "container_id", "requirements", "join_at", "start_time"] {
-        assert_eq!(bot.get(field), Some(&Value::Null), "{field} must be there and null");
+        assert_eq!(bot.get(field), Some(&Value::Null), "{field} must be present and null");
     }
     assert_eq!((&body["queue_position"], &body["estimated_wait_ms"]), (&Value::Null, &Value::Null));
     let mut read = user.get(&format!("/bots/{}", bot["id"].as_str().unwrap())).await;
     assert_eq!(read["bot"]["sessions"], json!([]));
     read["bot"].as_object_mut().unwrap().remove("sessions");
-    // Its deployment goes on meanwhile.
+    // The deployment of the bot continues meanwhile.
     read["bot"]["updated_at"] = bot["updated_at"].clone();
     assert_eq!(&read["bot"], bot);
     let (status, body) =
@@ -49,7 +49,7 @@ async fn a_bot_is_reserved_with_all_that_was_asked_and_read_back(#[case] backend
 }
 
 #[tokio::test]
-async fn a_refusal_names_the_field_and_takes_nothing() {
+async fn a_refusal_names_the_field_and_reserves_nothing() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(3).await;
@@ -88,7 +88,7 @@ async fn a_refusal_names_the_field_and_takes_nothing() {
 }
 
 #[tokio::test]
-async fn a_null_in_an_unsupported_field_asks_for_nothing_and_is_taken() {
+async fn a_null_in_an_unsupported_field_is_accepted() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(3).await;
@@ -111,13 +111,14 @@ async fn the_same_idempotency_key_finds_the_same_bot_and_another_body_is_refused
     };
     let (status, first) = ask(&user, json!({"meeting_url": meet_link(1), "priority": 5})).await;
     assert_eq!(status, StatusCode::CREATED);
-    // The limit is reached and the meeting taken: neither is in the way of finding it again.
+    // The limit is reached, and the user already has a bot in the meeting. Neither prevents that the repeated request
+    // finds its bot.
     let (status, repeated) = ask(&user, json!({"priority": 5, "meetingUrl": meet_link(1)})).await;
     assert_eq!((status, &repeated["bot"]["id"]), (StatusCode::OK, &first["bot"]["id"]));
     let (status, refused) = ask(&user, json!({"meeting_url": meet_link(2)})).await;
     assert_eq!((status, &refused["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("idempotency_mismatch")));
     let (status, theirs) = ask(&other, json!({"meeting_url": meet_link(1), "priority": 5})).await;
-    assert_eq!(status, StatusCode::CREATED, "another user's key is another key: {theirs}");
+    assert_eq!(status, StatusCode::CREATED, "the same key of another user is a different key: {theirs}");
 }
 
 #[tokio::test]
@@ -137,7 +138,7 @@ async fn a_request_that_was_refused_may_be_repeated_under_its_idempotency_key() 
 }
 
 #[tokio::test]
-async fn without_a_good_key_nothing_is_learnt() {
+async fn without_a_valid_key_the_answer_reveals_nothing() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(1).await;
@@ -163,7 +164,7 @@ async fn without_a_good_key_nothing_is_learnt() {
 }
 
 #[tokio::test]
-async fn a_key_is_taken_from_either_header() {
+async fn a_key_is_accepted_in_either_header() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let body = json!({"email": "a@b", "name": "A", "max_concurrent_bots": 1});

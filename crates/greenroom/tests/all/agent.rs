@@ -1,4 +1,4 @@
-//! The agent against the real server: a bot that only prints and reads lines lives its whole life.
+//! The agent with the real server: a bot that only prints and reads lines goes through its whole life.
 
 use std::process::Stdio;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::{Backend, Client, Database, Process, meet_link};
 
-/// Beside the server's own binary, when the whole workspace was built.
+/// The agent's binary is beside the server's binary if the whole workspace was built.
 fn agent() -> tokio::process::Command {
     let path = std::path::Path::new(env!("CARGO_BIN_EXE_greenroom")).with_file_name("greenroom-agent");
     assert!(path.exists(), "greenroom-agent is not built; ./scripts/test builds the whole workspace");
@@ -32,7 +32,7 @@ const BOT: &str = r#"
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_that_only_knows_lines_lives_its_whole_life(#[case] backend: Backend) {
+async fn a_bot_that_only_prints_and_reads_lines_goes_through_its_whole_life(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let (admin, user) = (server.admin(), server.admin().user(3).await);

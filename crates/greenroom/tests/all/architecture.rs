@@ -1,4 +1,4 @@
-//! The table "Which module may use which" of ARCHITECTURE.md, and the list in `lib.rs`, against the code.
+//! Checks the table "Which module may use which" of ARCHITECTURE.md, and the list in `lib.rs`, against the code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -41,7 +41,7 @@ fn listed() -> Vec<String> {
     names.map(|name| name.trim_start_matches("mod@").to_owned()).collect()
 }
 
-/// Every file of a folder, with those below it.
+/// Every Rust file of a folder and its subfolders.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {
@@ -55,7 +55,7 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// A file without comments and without what only tests compile, and the modules in other files that only tests compile.
+/// The code of a file without comments and without test code. Also the names of test modules that are in other files.
 fn shipped(text: &str) -> (String, Vec<String>) {
     let (mut kept, mut test_modules) = (String::new(), Vec::new());
     let mut lines = text.lines();
@@ -71,8 +71,7 @@ fn shipped(text: &str) -> (String, Vec<String>) {
         if let Some(module) = item.trim().strip_suffix(';').and_then(|item| item.rsplit_once("mod ")) {
             test_modules.push(module.1.to_owned());
         }
-        // As rustfmt writes it: an item with a block ends with a bracket that is indented as the item is, any other with a
-        // semicolon.
+        // rustfmt ends an item with a block by a bracket with the same indentation, and any other item by a semicolon.
         let is_closed = |line: &str| line.strip_prefix(&" ".repeat(indent)).is_some_and(|line| line.starts_with('}'));
         let mut has_block = false;
         loop {
@@ -87,7 +86,7 @@ fn shipped(text: &str) -> (String, Vec<String>) {
     (kept, test_modules)
 }
 
-/// The first names of every path that begins with `crate::`, also of those in braces.
+/// The first name of every path that begins with `crate::`, also inside braces.
 fn used(code: &str) -> BTreeSet<String> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let mut found = BTreeSet::new();
@@ -119,7 +118,7 @@ fn used(code: &str) -> BTreeSet<String> {
     found
 }
 
-/// What each top-level module uses of the others.
+/// The modules that each top-level module uses.
 fn uses() -> Uses {
     let mut uses = Uses::new();
     let mut test_files = BTreeSet::new();
@@ -142,7 +141,7 @@ fn uses() -> Uses {
         if ["lib", "main"].contains(&module) || test_files.contains(&path) {
             continue;
         }
-        // A path through `super` could leave its module unseen.
+        // A path with `super` could leave its module unnoticed.
         let depth = below.iter().count() - usize::from(below.ends_with("mod.rs"));
         let climbs = format!("use {}", "super::".repeat(depth));
         let outside = code.lines().find(|line| line.starts_with(&climbs));
@@ -176,7 +175,7 @@ fn the_table_and_the_list_in_lib_have_no_cycles() {
         assert_eq!(order.iter().cloned().collect::<BTreeSet<_>>(), modules(), "{place} lists every module");
         for (at, module) in order.iter().enumerate() {
             let before = order[..at].iter().find(|other| uses[module].contains(*other));
-            assert_eq!(before, None, "{place}: `{module}` uses a module that stands before it");
+            assert_eq!(before, None, "{place}: `{module}` uses a module that is listed before it");
         }
     }
 }

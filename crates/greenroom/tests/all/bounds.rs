@@ -1,4 +1,5 @@
-//! What one caller does not read, sends too much of, or is refused too often costs the server little and others nothing.
+//! A caller that does not read its answers, sends too much, or is refused too often costs the server little. Other
+//! callers do not notice it.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +19,7 @@ fn get(path: &str, client: &Client) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_nobody_reads_take_little_memory_and_keep_nobody_else_waiting() {
+async fn unread_answers_take_little_memory_and_do_not_delay_other_users() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let (user, other) = (server.admin().user(400).await, server.admin().user(3).await);
@@ -46,7 +47,7 @@ async fn answers_that_nobody_reads_take_little_memory_and_keep_nobody_else_waiti
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(most < 300 * MIB, "{} MiB", most / MIB);
-    // Whoever asks once more while enough of them are not read is told so.
+    // While enough answers are unread, the server refuses one more request of this user.
     let refusal = found("it is refused", async || {
         unread.push(Raw::sending(&server, &get("/bots?limit=1000", &user)).await);
         let response = user.request(Method::GET, "/bots?limit=1000").send().await.unwrap();
@@ -59,17 +60,19 @@ async fn answers_that_nobody_reads_take_little_memory_and_keep_nobody_else_waiti
     );
     assert_eq!(refusal.json::<serde_json::Value>().await.unwrap()["code"], "overloaded");
     drop(unread);
-    until("there is room again", async || user.send(Method::GET, "/bots?limit=5", None).await.0 == StatusCode::OK)
-        .await;
+    until("the request is accepted again", async || {
+        user.send(Method::GET, "/bots?limit=5", None).await.0 == StatusCode::OK
+    })
+    .await;
 }
 
 #[tokio::test]
-async fn a_key_that_nobody_has_is_refused_before_its_body_and_does_not_reach_placement() {
+async fn an_unknown_key_is_refused_before_its_body_and_does_not_reach_placement() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let forged = "grk_AAAAAAAAAAAAAAAAAAAAAA_BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB";
     for token in [forged, "grb_nonsense", "nonsense"] {
-        // Of the body nothing is sent: who waited for it would wait for 30 s.
+        // The request announces a body and sends nothing of it. A server that waits for the body would wait for 30 s.
         let head = format!(
             "POST /bots HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\ncontent-type: application/json\r\n\
              content-length: 1000000\r\n\r\n"
@@ -80,10 +83,10 @@ async fn a_key_that_nobody_has_is_refused_before_its_body_and_does_not_reach_pla
     let (status, _) = server.client(forged).post("/bots", json!({"meeting_url": meet_link(1)})).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     let metrics = server.client("").text("/metrics").await;
-    assert!(!metrics.contains("call=\"bots.known\""), "it went into placement's transaction");
+    assert!(!metrics.contains("call=\"bots.known\""), "the key reached placement's transaction");
     let lookups =
         metrics.lines().find(|line| line.starts_with("greenroom_database_call_seconds_count{call=\"keys.read\"}"));
-    assert!(lookups.unwrap().ends_with(" 1"), "the same key is looked up once: {lookups:?}");
+    assert!(lookups.unwrap().ends_with(" 1"), "the server looks up the same key once: {lookups:?}");
 }
 
 #[tokio::test]
@@ -105,7 +108,7 @@ async fn connections_past_the_limit_are_refused_at_once_and_those_that_are_open_
         assert!(raw.read().await.starts_with("HTTP/1.1 200"));
     }
     open.pop();
-    until("there is a place again", async || {
+    until("another one is accepted", async || {
         let mut raw = Raw::sending(&server, "GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
         raw.read_all().await.starts_with("HTTP/1.1 200")
     })
@@ -113,12 +116,12 @@ async fn connections_past_the_limit_are_refused_at_once_and_those_that_are_open_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_past_those_that_may_wait_for_placement_are_refused_and_those_that_wait_are_placed() {
+async fn requests_above_the_limit_of_placement_are_refused_and_waiting_ones_are_placed() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start_configured(&database, &format!("[limits]\nwaiting_requests = 3\n{POOL}")).await;
     let user = server.admin().user(9).await;
     user.get("/bots").await;
-    // Nothing can be placed while another holds the database.
+    // Nothing can be placed while another connection holds the database.
     let mut holder = sqlx::SqliteConnection::connect(&database.url).await.unwrap();
     sqlx::raw_sql("BEGIN IMMEDIATE").execute(&mut holder).await.unwrap();
     let mut requests = JoinSet::new();
@@ -134,7 +137,7 @@ async fn requests_past_those_that_may_wait_for_placement_are_refused_and_those_t
     for _ in 0..5 {
         let (status, retry_after, answer) = requests.join_next().await.unwrap().unwrap();
         assert_eq!((status, &answer["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("overloaded")), "{answer}");
-        assert_eq!(retry_after.as_deref(), Some("1"), "it says when to ask again");
+        assert_eq!(retry_after.as_deref(), Some("1"), "the answer says when to retry");
     }
     sqlx::raw_sql("COMMIT").execute(&mut holder).await.unwrap();
     for (status, retry_after, answer) in requests.join_all().await {
@@ -143,12 +146,12 @@ async fn requests_past_those_that_may_wait_for_placement_are_refused_and_those_t
 }
 
 #[tokio::test]
-async fn a_head_that_does_not_end_is_not_kept() {
+async fn a_request_head_that_does_not_end_is_not_kept() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let head = format!("GET /healthz HTTP/1.1\r\nhost: x\r\nx-long: {}", "x".repeat(64 * 1024));
     let mut raw = Raw::connect(&server).await;
-    // The server may close before all of it is sent.
+    // The server may close the connection before everything is sent.
     let _ = tokio::io::AsyncWriteExt::write_all(&mut raw.stream, head.as_bytes()).await;
     let answer = raw.read_all().await;
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer}");

@@ -1,4 +1,4 @@
-//! The requests that a provider takes, shared by everyone who asks it.
+//! The budget of requests to a provider, which all its callers share.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ async fn take(budget: &Budget, urgency: Urgency, count: usize) {
     }
 }
 
-/// Whether a turn comes before the budget is renewed.
+/// Whether a turn is granted before the budget is renewed.
 async fn comes(budget: &Budget, urgency: Urgency) -> bool {
     tokio::time::timeout(TIME / 4, budget.turn(urgency)).await.is_ok()
 }
@@ -30,7 +30,7 @@ async fn comes(budget: &Budget, urgency: Urgency) -> bool {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn no_more_than_the_budget_is_taken_in_any_such_time_by_replicas_together(#[case] backend: Backend) {
+async fn replicas_together_never_use_more_than_the_budget_in_any_window(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let replicas = [budget(&database, 10).await, budget(&database, 10).await];
     let taken = Arc::new(Mutex::new(Vec::new()));
@@ -47,7 +47,8 @@ async fn no_more_than_the_budget_is_taken_in_any_such_time_by_replicas_together(
     }
     all.join_all().await;
     let taken = taken.lock().unwrap();
-    // A turn came at some moment between the two, so that only these came within the time for certain.
+    // Each turn was granted at some moment between the two times. So only these turns are certain to be within the
+    // window.
     for (first, _) in taken.iter() {
         let within = taken.iter().filter(|(asked, got)| asked >= first && *got < *first + TIME).count();
         assert!(within <= 10, "{within}");
@@ -58,9 +59,9 @@ async fn no_more_than_the_budget_is_taken_in_any_such_time_by_replicas_together(
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_last_of_it_is_kept_for_what_frees_slots(#[case] backend: Backend) {
+async fn the_last_part_of_the_budget_is_reserved_for_requests_that_free_slots(#[case] backend: Backend) {
     let database = Database::new(backend).await;
-    // It is not renewed while the test runs, however slow the machine is.
+    // The budget is not renewed while the test runs, however slow the machine is.
     let budget = Budget::new(database.open().await, "coolify".to_owned(), 20, TIME * 1_000);
     take(&budget, Urgency::Shown, 10).await;
     assert!(!comes(&budget, Urgency::Shown).await);
@@ -73,7 +74,7 @@ async fn the_last_of_it_is_kept_for_what_frees_slots(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_is_more_urgent_goes_first_and_who_came_first_before_who_came_later(#[case] backend: Backend) {
+async fn urgent_requests_go_first_and_then_by_arrival(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let budget = budget(&database, 10).await;
     take(&budget, Urgency::Free, 10).await;
@@ -96,12 +97,12 @@ async fn what_is_more_urgent_goes_first_and_who_came_first_before_who_came_later
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn when_the_provider_has_had_enough_no_replica_asks_for_so_long(#[case] backend: Backend) {
+async fn after_a_429_no_replica_sends_requests_for_the_given_time(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let (one, other) = (budget(&database, 10).await, budget(&database, 10).await);
     let begun = Instant::now();
     one.hold_back(TIME).await;
-    // A shorter wait that is told later does not end the longer one.
+    // A later, shorter wait does not end a longer one.
     one.hold_back(TIME / 6).await;
     other.turn(Urgency::Free).await.unwrap();
     assert!(begun.elapsed() >= TIME, "{:?}", begun.elapsed());
@@ -111,7 +112,7 @@ async fn when_the_provider_has_had_enough_no_replica_asks_for_so_long(#[case] ba
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn who_goes_away_leaves_the_line_and_takes_nothing(#[case] backend: Backend) {
+async fn a_cancelled_request_leaves_the_queue_and_uses_no_budget(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let budget = budget(&database, 10).await;
     take(&budget, Urgency::Free, 10).await;
@@ -120,13 +121,13 @@ async fn who_goes_away_leaves_the_line_and_takes_nothing(#[case] backend: Backen
     }
     assert_eq!(budget.waiting(), 0);
     tokio::time::timeout(TIME * 5, take(&budget, Urgency::Free, 10)).await.unwrap();
-    // Another budget has a line of its own.
+    // Another budget has its own queue.
     let elsewhere = Budget::new(database.open().await, "elsewhere".to_owned(), 1, TIME * 1_000);
     tokio::time::timeout(TIME * 100, elsewhere.turn(Urgency::Free)).await.unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_process_without_a_database_keeps_to_it_by_itself() {
+async fn a_process_without_a_database_keeps_to_the_budget_by_itself() {
     let budget = Budget::in_process("coolify".to_owned(), 20, TIME);
     take(&budget, Urgency::Wanted, 18).await;
     assert!(!comes(&budget, Urgency::Wanted).await);
@@ -142,12 +143,12 @@ async fn a_process_without_a_database_keeps_to_it_by_itself() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_clock_that_is_set_back_keeps_nobody_waiting(#[case] backend: Backend) {
+async fn a_clock_that_is_set_back_delays_no_request(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let budget = budget(&database, 10).await;
     take(&budget, Urgency::Free, 10).await;
     database.execute("UPDATE budget_requests SET at = at + 3600000").await;
-    // They still count, for as long as the budget says.
+    // They still count, for the whole window of the budget.
     assert!(!comes(&budget, Urgency::Free).await);
     tokio::time::timeout(TIME * 5, budget.turn(Urgency::Free)).await.unwrap().unwrap();
 
@@ -156,7 +157,9 @@ async fn a_clock_that_is_set_back_keeps_nobody_waiting(#[case] backend: Backend)
     database.execute("UPDATE budgets SET blocked_until = blocked_until + 36000000").await;
     let mut last = LONGEST_HOLD + Duration::from_nanos(1);
     for _ in 0..3 {
-        let Turn::Delayed(wait) = store.take_turn("coolify", 10, TIME).await.unwrap() else { panic!("it is held") };
+        let Turn::Delayed(wait) = store.take_turn("coolify", 10, TIME).await.unwrap() else {
+            panic!("requests are held back")
+        };
         assert!(wait < last, "{wait:?}");
         last = wait;
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -164,7 +167,7 @@ async fn a_clock_that_is_set_back_keeps_nobody_waiting(#[case] backend: Backend)
 }
 
 #[tokio::test]
-async fn a_process_holds_back_also_when_it_cannot_tell_the_others() {
+async fn a_process_holds_back_also_if_it_cannot_inform_the_others() {
     let database = Database::new(Backend::Sqlite).await;
     let budget = budget(&database, 10).await;
     database.execute("DROP TABLE budget_requests; DROP TABLE budgets").await;
@@ -172,7 +175,7 @@ async fn a_process_holds_back_also_when_it_cannot_tell_the_others() {
     budget.hold_back(TIME * 10).await;
     assert!(!comes(&budget, Urgency::Free).await);
     assert!(budget.held().is_some_and(|wait| wait > TIME * 5));
-    // No answer holds for longer than the longest.
+    // No answer of a provider can hold back requests for longer than the maximum.
     budget.hold_back(LONGEST_HOLD * 10).await;
     assert!(budget.held().is_some_and(|wait| wait <= LONGEST_HOLD));
 }

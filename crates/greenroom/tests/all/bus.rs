@@ -1,5 +1,5 @@
-//! Commands on their way: over Redis where it is, and whatever becomes of it in the end by what the bot asks itself. A
-//! bot that was told to leave leaves.
+//! The delivery of commands: over Redis if it is available, and otherwise by the bot's own requests. A bot that gets
+//! the command to leave always leaves.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use serde_json::{Value, json};
 
 use crate::support::{Client, Life, PrivateRedis, Replicas, Subscriber, found, meet_link, process_pool, until};
 
-/// The test speaks for the bots.
+/// A pool whose slots run nothing: the test sends the callbacks of the bots.
 const SILENT: &str = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 9\n\
                       process = { command = [\"true\"] }\n";
-/// How often a bot asks by itself.
+/// How often a bot asks for commands by itself.
 const HEARTBEAT: &str = "[heartbeat]\ninterval = \"1s\"\n";
-/// Stays in its meeting until it is told to leave.
+/// Stays in its meeting until it gets the command to leave.
 const BOT: &str = r#"
     echo '{"event": "joined"}'
     read leave
@@ -25,14 +25,14 @@ async fn reconfigure(user: &Client, bot: &str, round: usize) {
     assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
 }
 
-/// A bot that the test speaks for, in its meeting, and its data.
+/// A bot in its meeting whose callbacks the test sends, and its data.
 async fn silent_bot(replicas: &Replicas, user: &Client, number: usize) -> (String, Life, Value) {
     let bot = user.bot(&meet_link(number)).await;
     let (status, data) = replicas.admin.post(&format!("/admin/bots/{bot}/assignment"), json!({})).await;
     assert_eq!(status, StatusCode::CREATED, "{data}");
     let life = Life::from_data(&replicas.admin, &data);
-    life.well("started", json!({})).await;
-    life.well("joined", json!({})).await;
+    life.report("started", json!({})).await;
+    life.report("joined", json!({})).await;
     (bot, life, data)
 }
 
@@ -56,21 +56,21 @@ async fn a_command_is_published_on_redis_as_heartbeats_repeat_it_from_postgres()
     user.stop(&bot).await;
     published.push(subscriber.next().await);
     assert_eq!(published[3]["action"], "leave");
-    // The newest of them says what those before it said.
+    // The newest command replaces those before it.
     let open = published.split_off(2);
     for number in 0..replicas.len() {
-        let answer = life.on(&replicas.url(number)).well("heartbeat", json!({})).await;
-        assert_eq!(answer["commands"], json!(open), "the same ids, actions and payloads, and nothing besides");
+        let answer = life.on(&replicas.url(number)).report("heartbeat", json!({})).await;
+        assert_eq!(answer["commands"], json!(open), "the same ids, actions and payloads, and no other fields");
     }
 
     let ids: Vec<&Value> = published.iter().chain(&open).map(|command| &command["id"]).collect();
-    assert_eq!(life.well("heartbeat", json!({"acked": ids})).await["commands"], json!([]));
-    life.well("exited", json!({"exit_code": 0})).await;
+    assert_eq!(life.report("heartbeat", json!({"acked": ids})).await["commands"], json!([]));
+    life.report("exited", json!({"exit_code": 0})).await;
     assert_eq!(user.until(&bot, "completed").await["reason"], "stopped");
 }
 
 #[tokio::test]
-async fn commands_come_by_heartbeat_while_redis_is_away_and_are_published_again_after_it_on_postgres() {
+async fn commands_arrive_by_heartbeat_while_redis_is_down_and_are_published_again_afterwards_on_postgres() {
     let mut redis = PrivateRedis::start().await;
     let replicas = Replicas::three(&redis, SILENT).await;
     let user = replicas.admin.user(1).await;
@@ -78,7 +78,7 @@ async fn commands_come_by_heartbeat_while_redis_is_away_and_are_published_again_
     redis.kill();
     for number in 0..replicas.len() {
         reconfigure(&user.on(&replicas.url(number)), &bot, number).await;
-        let answer = life.well("heartbeat", json!({})).await;
+        let answer = life.report("heartbeat", json!({})).await;
         assert_eq!(answer["commands"].as_array().unwrap().len(), 1, "{answer}");
         assert_eq!(answer["commands"][0]["payload"], json!({"round": number}));
     }
@@ -86,7 +86,7 @@ async fn commands_come_by_heartbeat_while_redis_is_away_and_are_published_again_
     for number in 0..replicas.len() {
         let user = user.on(&replicas.url(number));
         let mut subscriber = Subscriber::to(&redis.address(), data["commands"]["channel"].as_str().unwrap()).await;
-        // How soon it is noticed is not promised; what comes before that is heard by heartbeat.
+        // The time until the server notices the connection is not fixed. Until then, commands arrive by heartbeat.
         found("commands are published again", async || {
             reconfigure(&user, &bot, 100 + number).await;
             let heard = tokio::time::timeout(Duration::from_millis(300), subscriber.next()).await.ok()?;
@@ -106,19 +106,19 @@ async fn a_leave_that_was_published_before_its_bot_subscribed_to_redis_is_in_its
         let life = Life::assign(&replicas.admin, &bot).await;
         let mut before = Subscriber::to(&redis.address(), &format!("bot_commands:{}", life.connection_id)).await;
         user.on(&replicas.url(number)).stop(&bot).await;
-        // It is out, and the bot was not there; now it comes, to another replica.
+        // The command was published while the bot was not connected. Now the bot connects to another replica.
         let published = before.next().await;
         let life = life.on(&replicas.url((number + 1) % replicas.len()));
-        assert_eq!(life.well("started", json!({})).await["status"], "stopping");
-        let answer = life.well("heartbeat", json!({})).await;
+        assert_eq!(life.report("started", json!({})).await["status"], "stopping");
+        let answer = life.report("heartbeat", json!({})).await;
         assert_eq!(answer["commands"], json!([published]));
-        life.well("heartbeat", json!({"acked": [published["id"]]})).await;
-        life.well("exited", json!({"exit_code": 0})).await;
+        life.report("heartbeat", json!({"acked": [published["id"]]})).await;
+        life.report("exited", json!({"exit_code": 0})).await;
         assert_eq!(user.until(&bot, "completed").await["reason"], "stopped");
     }
 }
 
-/// Makes the agents of a pool wait until the test lets them begin.
+/// A pool whose agents wait until the test lets them begin.
 fn held_pool(folder: &std::path::Path) -> String {
     let held = folder.join("held").display().to_string();
     let script = format!(
@@ -138,7 +138,7 @@ async fn expect_left(user: &Client, bot: &str) {
 }
 
 #[tokio::test]
-async fn a_bot_that_was_told_to_leave_during_its_start_leaves_on_postgres_and_redis() {
+async fn a_bot_that_is_stopped_during_its_start_leaves_on_postgres_and_redis() {
     let redis = PrivateRedis::start().await;
     let folder = tempfile::tempdir().unwrap();
     let replicas = Replicas::three(&redis, &held_pool(folder.path())).await;
@@ -151,7 +151,8 @@ async fn a_bot_that_was_told_to_leave_during_its_start_leaves_on_postgres_and_re
     for number in 0..3 {
         bots.push(user.bot(&meet_link(number)).await);
     }
-    // One of them before anything was done for it, perhaps; the others when their process is there and knows nothing.
+    // Stops one bot perhaps before anything was started for it. The others are stopped when their process runs and has
+    // no data yet.
     user.stop(&bots[0]).await;
     until("two are being started", async || {
         let agents = replicas.database.running().into_iter().filter(|process| process.is_agent);
@@ -164,11 +165,11 @@ async fn a_bot_that_was_told_to_leave_during_its_start_leaves_on_postgres_and_re
     for bot in &bots {
         expect_left(&user, bot).await;
     }
-    until("nothing of them is left", async || replicas.database.running().is_empty()).await;
+    until("nothing of the bots is left", async || replicas.database.running().is_empty()).await;
 }
 
 #[tokio::test]
-async fn a_bot_that_was_told_to_leave_while_redis_is_down_leaves_on_postgres() {
+async fn a_bot_that_is_stopped_while_redis_is_down_leaves_on_postgres() {
     let mut redis = PrivateRedis::start().await;
     let config = format!("{HEARTBEAT}{}", process_pool("meet", "max_slots = 9", BOT));
     let replicas = Replicas::three(&redis, &config).await;
@@ -186,7 +187,7 @@ async fn a_bot_that_was_told_to_leave_while_redis_is_down_leaves_on_postgres() {
     let id = across["id"].as_str().unwrap();
     user.stop(id).await;
     expect_left(&user, id).await;
-    until("nothing of them is left", async || replicas.database.running().is_empty()).await;
+    until("nothing of the bots is left", async || replicas.database.running().is_empty()).await;
 }
 
 #[tokio::test]

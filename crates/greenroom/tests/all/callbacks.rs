@@ -1,4 +1,4 @@
-//! What bots say, over HTTP: repeats, late words, old connections, commands and heartbeats.
+//! Callbacks of bots over HTTP: repeated and late ones, old connections, commands and heartbeats.
 
 use std::time::Duration;
 
@@ -34,16 +34,16 @@ async fn a_bot_goes_through_its_whole_life_and_every_repeat_changes_nothing(#[ca
         ("status", json!({"status": "stopping"}), "stopping"),
         ("exited", json!({"exit_code": 0}), "completed"),
     ] {
-        let first = life.well(callback, body.clone()).await;
+        let first = life.report(callback, body.clone()).await;
         let events = user.get(&format!("/bots/{bot}/events")).await;
-        let repeated = life.well(callback, body).await;
+        let repeated = life.report(callback, body).await;
         if callback == "transcript" {
             assert_eq!((&first["stored"], &repeated["stored"]), (&json!(1), &json!(0)));
         } else {
             assert_eq!(first["status"], status, "{callback}");
             assert_eq!(first, repeated, "{callback}");
         }
-        assert_eq!(user.get(&format!("/bots/{bot}/events")).await, events, "a repeat of {callback} told something");
+        assert_eq!(user.get(&format!("/bots/{bot}/events")).await, events, "a repeated {callback} made an event");
     }
     let read = user.get(&format!("/bots/{bot}")).await["bot"].take();
     assert_eq!((&read["status"], &read["reason"]), (&json!("completed"), &json!("finished")));
@@ -80,14 +80,14 @@ async fn a_bot_goes_through_its_whole_life_and_every_repeat_changes_nothing(#[ca
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn an_older_connection_is_told_that_it_is_stale_and_changes_nothing(#[case] backend: Backend) {
+async fn an_older_connection_gets_the_error_stale_connection_and_changes_nothing(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let (admin, user) = (server.admin(), server.admin().user(3).await);
     let bot = user.bot(&meet_link(1)).await;
     let old = Life::assign(&admin, &bot).await;
-    old.well("started", json!({})).await;
-    old.well("joined", json!({})).await;
+    old.report("started", json!({})).await;
+    old.report("joined", json!({})).await;
     let new = Life::assign(&admin, &bot).await;
     let mixed = Life { connection_id: old.connection_id.clone(), ..new.clone() };
     let swapped = Life { connection_id: new.connection_id.clone(), ..old.clone() };
@@ -107,17 +107,17 @@ async fn an_older_connection_is_told_that_it_is_stale_and_changes_nothing(#[case
         assert_eq!(life.client.send(Method::GET, &path, None).await.0, StatusCode::CONFLICT);
     }
     assert_eq!(status_of(&user, &bot).await.0, "active");
-    // The new connection is a restart: the bot is not in the meeting until it says so again.
-    assert_eq!(new.well("started", json!({})).await["status"], "starting");
-    assert_eq!(new.well("joined", json!({})).await["status"], "active");
+    // A new connection means a restart: the bot is not in the meeting until it reports `joined` again.
+    assert_eq!(new.report("started", json!({})).await["status"], "starting");
+    assert_eq!(new.report("joined", json!({})).await["status"], "active");
     let read = user.get(&format!("/bots/{bot}")).await;
     assert_eq!(read["bot"]["sessions"].as_array().unwrap().len(), 2);
-    new.well("exited", json!({"exit_code": 0})).await;
+    new.report("exited", json!({"exit_code": 0})).await;
     assert_eq!(old.say("heartbeat", json!({})).await.0, StatusCode::CONFLICT);
 }
 
 #[tokio::test]
-async fn what_the_state_does_not_allow_is_refused_and_after_the_end_everything_is_gone() {
+async fn callbacks_that_the_state_does_not_allow_are_refused_and_after_the_end_all_get_410() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(3).await;
@@ -134,12 +134,12 @@ async fn what_the_state_does_not_allow_is_refused_and_after_the_end_everything_i
         let (status, answer) = life.say(callback, body).await;
         assert_eq!((status, &answer["code"]), (StatusCode::CONFLICT, &json!("invalid_transition")), "{callback}");
     }
-    life.well("started", json!({})).await;
-    life.well("joined", json!({})).await;
-    life.well("transcript", segments("in time")).await;
+    life.report("started", json!({})).await;
+    life.report("joined", json!({})).await;
+    life.report("transcript", segments("in time")).await;
     let (status, _) = life.say("status", json!({"status": "awaiting_admission"})).await;
-    assert_eq!(status, StatusCode::CONFLICT, "who is in the meeting is not in the lobby");
-    life.well("exited", json!({"exit_code": 3, "reason": "kicked", "error": "Traceback…"})).await;
+    assert_eq!(status, StatusCode::CONFLICT, "a bot in the meeting is not in the lobby");
+    life.report("exited", json!({"exit_code": 3, "reason": "kicked", "error": "Traceback…"})).await;
     assert_eq!(status_of(&user, &bot).await, ("failed".to_owned(), json!("kicked")));
     assert_eq!(user.get(&format!("/bots/{bot}")).await["bot"]["error"], "Traceback…");
     for (callback, body) in [
@@ -153,8 +153,8 @@ async fn what_the_state_does_not_allow_is_refused_and_after_the_end_everything_i
         let (status, answer) = life.say(callback, body).await;
         assert_eq!((status, &answer["code"]), (StatusCode::GONE, &json!("bot_ended")), "{callback}");
     }
-    assert_eq!(life.well("exited", json!({"exit_code": 3})).await["status"], "failed");
-    assert_eq!(life.well("transcript", segments("in time")).await["stored"], 0);
+    assert_eq!(life.report("exited", json!({"exit_code": 3})).await["status"], "failed");
+    assert_eq!(life.report("transcript", segments("in time")).await["stored"], 0);
     assert_eq!(status_of(&user, &bot).await, ("failed".to_owned(), json!("kicked")));
     let (status, answer) = user.send(Method::DELETE, &format!("/bots/{bot}"), None).await;
     assert_eq!((status, &answer["bot"]["status"]), (StatusCode::OK, &json!("failed")));
@@ -181,19 +181,19 @@ async fn a_stop_works_in_every_state_and_ends_stopped_unless_the_bot_crashes() {
         let bot = user.bot(&meet_link(number)).await;
         let life = Life::assign(&server.admin(), &bot).await;
         for (callback, body) in steps {
-            life.well(callback, body.clone()).await;
+            life.report(callback, body.clone()).await;
         }
         for _ in 0..2 {
             let (status, answer) = user.post("/bots/stop", json!({"bot_id": bot})).await;
             assert_eq!((status, &answer["bot"]["status"]), (StatusCode::ACCEPTED, &json!("stopping")), "{answer}");
         }
-        // One that was still on its way hears it as soon as it is there.
-        life.well("started", json!({})).await;
-        let commands = life.well("heartbeat", json!({})).await["commands"].take();
-        assert_eq!(commands.as_array().unwrap().len(), 1, "asked twice, told once: {commands}");
+        // A bot that had not started yet gets the command after its start.
+        life.report("started", json!({})).await;
+        let commands = life.report("heartbeat", json!({})).await["commands"].take();
+        assert_eq!(commands.as_array().unwrap().len(), 1, "two stops make one command: {commands}");
         assert_eq!(commands[0]["action"], "leave");
         let code = i32::from(number == 4);
-        life.well("exited", json!({"exit_code": code, "reason": if code == 0 { json!("bye") } else { json!(null) }}))
+        life.report("exited", json!({"exit_code": code, "reason": if code == 0 { json!("bye") } else { json!(null) }}))
             .await;
         let expected = if code == 0 { ("completed", "stopped") } else { ("failed", "crashed") };
         assert_eq!(status_of(&user, &bot).await, (expected.0.to_owned(), json!(expected.1)));
@@ -213,26 +213,30 @@ async fn a_command_is_repeated_until_it_is_acknowledged(#[case] backend: Backend
     let (status, _) = user.send(Method::PUT, &path, Some(json!({"config": {"language": "en"}}))).await;
     assert_eq!(status, StatusCode::ACCEPTED);
     let (_, data) = server.admin().post(&format!("/admin/bots/{bot}/assignment"), json!({})).await;
-    assert_eq!(data["config"], json!({"language": "en"}), "before its start a bot finds it in its data");
+    assert_eq!(
+        data["config"],
+        json!({"language": "en"}),
+        "a bot that has not started gets the new configuration in its data"
+    );
     let life = Life::from_data(&server.admin(), &data);
-    life.well("started", json!({})).await;
-    // Whatever ran in its slot by then may have had the data from before: it is told as well.
-    let commands = life.well("heartbeat", json!({})).await["commands"].take();
+    life.report("started", json!({})).await;
+    // The process in its slot may have started with the older data, so it gets the command as well.
+    let commands = life.report("heartbeat", json!({})).await["commands"].take();
     assert_eq!(commands[0]["payload"], json!({"language": "en"}));
-    life.well("heartbeat", json!({"acked": [commands[0]["id"]]})).await;
+    life.report("heartbeat", json!({"acked": [commands[0]["id"]]})).await;
     user.send(Method::PUT, &path, Some(json!({"config": {"language": "it"}}))).await;
     let body = json!({"bot_id": bot, "config": {"language": "fr"}});
     let (status, answer) = user.send(Method::PUT, "/bots/config", Some(body)).await;
     assert_eq!((status, &answer["bot"]["config"]), (StatusCode::ACCEPTED, &json!({"language": "fr"})));
     for _ in 0..2 {
-        let commands = life.well("heartbeat", json!({})).await["commands"].take();
-        assert_eq!(commands.as_array().unwrap().len(), 1, "the newer one says it all: {commands}");
+        let commands = life.report("heartbeat", json!({})).await["commands"].take();
+        assert_eq!(commands.as_array().unwrap().len(), 1, "the newer command replaces the older: {commands}");
         assert_eq!(commands[0]["action"], "reconfigure");
         assert_eq!(commands[0]["payload"], json!({"language": "fr"}));
     }
-    let id = life.well("heartbeat", json!({})).await["commands"][0]["id"].take();
+    let id = life.report("heartbeat", json!({})).await["commands"][0]["id"].take();
     for _ in 0..2 {
-        assert_eq!(life.well("heartbeat", json!({"acked": [id]})).await["commands"], json!([]));
+        assert_eq!(life.report("heartbeat", json!({"acked": [id]})).await["commands"], json!([]));
     }
     let events = user.get(&format!("/bots/{bot}/events")).await["events"].take();
     let acknowledged = events.as_array().unwrap().iter().filter(|event| event["kind"] == "command_acknowledged");
@@ -243,24 +247,24 @@ async fn a_command_is_repeated_until_it_is_acknowledged(#[case] backend: Backend
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn who_waits_for_commands_hears_one_as_soon_as_it_is_sent(#[case] backend: Backend) {
+async fn a_long_poll_for_commands_answers_as_soon_as_one_is_sent(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(3).await;
     let bot = user.bot(&meet_link(1)).await;
     let life = Life::assign(&server.admin(), &bot).await;
-    life.well("started", json!({})).await;
+    life.report("started", json!({})).await;
     let waiting = |wait: u32| format!("/callback/commands?connection_id={}&wait_ms={wait}", life.connection_id);
     let path = waiting(60_000);
     let listener = tokio::spawn({
         let client = life.client.clone();
         async move { client.get(&path).await }
     });
-    // It waits, and so does the question.
+    // The long poll is open, and so is this request itself.
     while !server.client("").get("/metrics").await.as_str().unwrap().contains("greenroom_http_requests_under_way 2") {}
-    assert_eq!(life.client.get(&waiting(10)).await["commands"], json!([]), "it answers when the time is over");
+    assert_eq!(life.client.get(&waiting(10)).await["commands"], json!([]), "the long poll answers after its time");
     user.send(Method::DELETE, &format!("/bots/{bot}"), None).await;
-    // Sooner than it would look by itself.
+    // Sooner than the next poll of the listener.
     let heard = tokio::time::timeout(Duration::from_secs(10), listener).await.unwrap().unwrap();
     assert_eq!(heard["commands"][0]["action"], "leave");
     let (status, answer) = life.client.send(Method::GET, &waiting(60_001), None).await;
@@ -272,13 +276,13 @@ async fn who_waits_for_commands_hears_one_as_soon_as_it_is_sent(#[case] backend:
 }
 
 #[tokio::test]
-async fn bad_words_of_a_bot_are_refused_by_their_field_and_more_than_we_know_is_taken() {
+async fn invalid_callbacks_are_refused_by_their_field_and_unknown_fields_are_accepted() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(3).await;
     let bot = user.bot(&meet_link(1)).await;
     let life = Life::assign(&server.admin(), &bot).await;
-    life.well("started", json!({"meeting_id": 17, "host": "worker-3"})).await;
+    life.report("started", json!({"meeting_id": 17, "host": "worker-3"})).await;
     for (callback, body, field) in [
         ("status", json!({"status": "sleeping"}), "`status`"),
         ("status", json!({}), "missing field `status`"),
@@ -302,7 +306,7 @@ async fn bad_words_of_a_bot_are_refused_by_their_field_and_more_than_we_know_is_
 }
 
 #[tokio::test]
-async fn the_end_of_a_bot_is_not_lost_for_the_way_it_is_told() {
+async fn the_end_of_a_bot_is_accepted_even_with_invalid_details() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(9).await;
@@ -315,7 +319,7 @@ async fn the_end_of_a_bot_is_not_lost_for_the_way_it_is_told() {
         let bot = user.bot(&meet_link(number)).await;
         let life = Life::assign(&server.admin(), &bot).await;
         for _ in 0..2 {
-            assert_eq!(life.well("exited", body.clone()).await["status"], "failed");
+            assert_eq!(life.report("exited", body.clone()).await["status"], "failed");
         }
         assert_eq!(status_of(&user, &bot).await, ("failed".to_owned(), json!(reason)));
     }
@@ -328,16 +332,16 @@ async fn under_a_new_connection_started_comes_first_and_the_older_session_ends_w
     let (admin, user) = (server.admin(), server.admin().user(3).await);
     let bot = user.bot(&meet_link(1)).await;
     let old = Life::assign(&admin, &bot).await;
-    old.well("started", json!({})).await;
-    old.well("joined", json!({})).await;
-    old.well("heartbeat", json!({})).await;
+    old.report("started", json!({})).await;
+    old.report("joined", json!({})).await;
+    old.report("heartbeat", json!({})).await;
     let new = Life::assign(&admin, &bot).await;
     for (callback, body) in [("joined", json!({})), ("heartbeat", json!({})), ("transcript", json!({"segments": []}))] {
         let (status, answer) = new.say(callback, body).await;
         assert_eq!((status, &answer["code"]), (StatusCode::CONFLICT, &json!("invalid_transition")), "{callback}");
     }
-    new.well("started", json!({})).await;
-    new.well("heartbeat", json!({})).await;
+    new.report("started", json!({})).await;
+    new.report("heartbeat", json!({})).await;
     let sessions = user.get(&format!("/bots/{bot}")).await["bot"]["sessions"].take();
     assert!(sessions[0]["ended_at"].is_string() && sessions[0]["last_heartbeat_at"].is_string(), "{sessions}");
     assert!(sessions[1]["ended_at"].is_null() && sessions[1]["last_heartbeat_at"].is_string(), "{sessions}");
@@ -355,11 +359,11 @@ async fn heartbeats_that_were_gathered_are_written_on_an_orderly_stop(#[case] ba
     for number in 0..20 {
         let bot = user.bot(&meet_link(number)).await;
         let life = Life::assign(&server.admin(), &bot).await;
-        life.well("started", json!({})).await;
+        life.report("started", json!({})).await;
         bots.push((bot, life));
     }
     for (_, life) in &bots {
-        life.well("heartbeat", json!({})).await;
+        life.report("heartbeat", json!({})).await;
     }
     server.terminate().await;
     assert!(server.wait().await);

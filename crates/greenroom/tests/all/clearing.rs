@@ -1,4 +1,4 @@
-//! Between two bots a slot is cleared by one at a time: whoever came second would end what the next bot runs in.
+//! Only one replica at a time clears a slot between two bots. A second one would end the process of the next bot.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use uuid::Uuid;
 
 use crate::support::{Backend, Call, CoreFixture, DeploymentFixture, Fake, Plan, pool, until};
 
-/// A pool whose slots count, and another whose first slot is the sign that everything was looked at.
+/// A pool under test, and a second pool whose first slot shows that the safety net has run.
 fn pools() -> [PoolRow; 2] {
     let sign = PoolRow { platform: domain::Platform::Zoom, ..pool("sign") };
     [pool("meet"), sign]
 }
 
-/// Waits until the safety net of a server has looked at everything.
+/// Waits until the safety net of a server has run once.
 async fn reconciled(fixture: &DeploymentFixture) {
     let changed = Changed { pools: true, ..Changed::default() };
     let mut tx = fixture.core.store.begin_changing(&changed, fixture.core.clock.now()).await.unwrap();
@@ -34,7 +34,7 @@ async fn two_servers_on_one_postgres_do_not_clear_a_slot_twice() {
     let slot = left.runs(first).await;
     left.lives(first).await;
     until("the slot is being cleared", async || left.fake.count(&Call::Stop(slot.clone())) == 1).await;
-    // It takes so long that the other server would believe that nobody is at it.
+    // The clearing takes so long that the other server would believe that nobody does it.
     left.core.clock.advance(Duration::from_secs(5));
     reconciled(&right).await;
     left.fake.release_ends(1);
@@ -62,7 +62,7 @@ async fn two_servers_on_one_postgres_do_not_delete_a_slot_twice() {
     .await;
     reconciled(&right).await;
     left.fake.release_ends(1);
-    // It has the name of the one that went.
+    // The new slot has the name of the deleted one.
     until("the next in the queue has a new slot", async || {
         left.reconcile();
         left.place_of(next).await.is_some()
@@ -88,8 +88,12 @@ async fn a_slot_whose_clearing_was_begun_by_a_replica_that_died_is_cleared_by_an
 
     fixture.lives(bot).await;
     reconciled(&fixture).await;
-    assert_eq!(fixture.slot(slot.as_str()).await.unwrap().status, SlotStatus::Busy, "it is left to the other replica");
-    // It dies: its lease is not renewed any more. Nobody has to look.
+    assert_eq!(
+        fixture.slot(slot.as_str()).await.unwrap().status,
+        SlotStatus::Busy,
+        "the other replica still clears it"
+    );
+    // The replica dies: its lease is not renewed any more. No keeper has to run.
     assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
     fixture.slot_is(slot.as_str(), SlotStatus::Idle).await;
     assert_eq!(fixture.fake.calls_for(&slot), [Call::Start(slot.clone()), Call::Stop(slot)]);
@@ -104,7 +108,7 @@ async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_
     let claim = LeaseClaim::new(Lease::Slot(slot.clone()), &replica);
     assert!(fixture.core.store.take_lease(&claim).await.unwrap());
     let bot = fixture.core.reserved(0).await;
-    until("its start is under way", async || fixture.at_gate().await == (1, 0)).await;
+    until("its start is in progress", async || fixture.at_gate().await == (1, 0)).await;
     reconciled(&fixture).await;
     assert_eq!(fixture.fake.count(&Call::Start(slot.clone())), 0);
     fixture.core.store.release_lease(&claim).await.unwrap();
@@ -115,7 +119,7 @@ async fn nothing_is_started_in_a_slot_that_another_replica_is_still_clearing_on_
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_whose_bot_ended_while_nobody_was_there_is_cleared_at_the_start(#[case] backend: Backend) {
+async fn a_slot_whose_bot_ended_while_no_server_ran_is_cleared_at_the_start(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, pools()).await;
     let bot = fixture.core.reserved(0).await;
     let slot = fixture.runs(bot).await;
@@ -125,7 +129,7 @@ async fn a_slot_whose_bot_ended_while_nobody_was_there_is_cleared_at_the_start(#
     let plan = Plan { clock: fixture.core.clock.clone(), ..Plan::of([]) };
     drop(fixture);
     CoreFixture::planned(database.clone(), &plan).await.exited(caller, 0).await.unwrap();
-    // No time passes after which a keeper would see it.
+    // The clock does not reach the time at which a keeper would find the slot.
     let fixture = DeploymentFixture::on(CoreFixture::planned(database, &plan).await, 4, fake).await;
     fixture.slot_is(slot.as_str(), SlotStatus::Idle).await;
 }

@@ -1,4 +1,4 @@
-//! The binary as a newcomer and an operator meet it: first start, stop, configuration, migration.
+//! The binary as newcomers and operators use it: first start, stop, configuration, migration.
 
 use std::process::Output;
 use std::time::Duration;
@@ -33,9 +33,9 @@ async fn the_first_start_shows_a_token_a_key_and_a_curl_line_to_paste_and_the_se
     let server = Process::start_with(&database, &[]).await;
     let (admin_token, key) = (shown(&server, "admin token").unwrap(), shown(&server, "API key").unwrap());
     assert!(server.client(&admin_token).get("/admin/users").await["users"].as_array().unwrap().len() == 1);
-    // The pasted line, as a shell would run it.
+    // The printed command, run by a shell.
     let lines = server.greeting.join("\n");
-    let (_, rest) = lines.split_once("Ask for a bot:\n").unwrap();
+    let (_, rest) = lines.split_once("Request a bot:\n").unwrap();
     let (line, _) = rest.split_once("\n\n").unwrap();
     assert!(line.contains(&key));
     let pasted = tokio::process::Command::new("sh").args(["-c", line]).output().await.unwrap();
@@ -46,7 +46,7 @@ async fn the_first_start_shows_a_token_a_key_and_a_curl_line_to_paste_and_the_se
     assert_eq!(user.get(&format!("/bots/{bot}")).await["bot"]["id"], json!(bot));
     let (status, stopped) = user.send(Method::DELETE, &format!("/bots/{bot}"), None).await;
     assert_eq!((status, &stopped["bot"]["status"]), (StatusCode::ACCEPTED, &json!("stopping")));
-    // The demo bot leaves when it is told to.
+    // The demo bot leaves when it gets the command.
     while user.get(&format!("/bots/{bot}")).await["bot"]["status"] != "completed" {}
     server.terminate().await;
     assert!(server.wait().await);
@@ -58,7 +58,7 @@ async fn the_first_start_shows_a_token_a_key_and_a_curl_line_to_paste_and_the_se
 }
 
 #[tokio::test]
-async fn of_replicas_that_start_at_once_on_postgres_one_shows_what_the_first_start_made() {
+async fn of_replicas_that_start_at_once_on_postgres_one_shows_the_new_token_and_key() {
     let database = Database::new(Backend::Postgres).await;
     let (one, two, three) = tokio::join!(
         Process::start_with(&database, &[]),
@@ -84,13 +84,13 @@ async fn a_configured_admin_token_is_used_and_no_user_is_made() {
 }
 
 #[tokio::test]
-async fn an_orderly_stop_finishes_what_is_under_way() {
+async fn an_orderly_stop_finishes_open_requests() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(5).await;
     let bot = user.bot(&meet_link(1)).await;
     let life = Life::assign(&server.admin(), &bot).await;
-    life.well("started", json!({})).await;
+    life.report("started", json!({})).await;
     // One request waits for commands, another has sent half of its body.
     let path = format!("/callback/commands?connection_id={}&wait_ms=60000", life.connection_id);
     let waiting = tokio::spawn({
@@ -107,25 +107,25 @@ async fn an_orderly_stop_finishes_what_is_under_way() {
         &body[..10]
     );
     half.write_all(head.as_bytes()).await.unwrap();
-    // Both are under way, and so is the question itself.
+    // Both are open, and so is this request itself.
     while !server.client("").get("/metrics").await.as_str().unwrap().contains("greenroom_http_requests_under_way 3") {}
     server.terminate().await;
-    assert_eq!(waiting.await.unwrap()["commands"], json!([]), "who waits is answered, not cut");
+    assert_eq!(waiting.await.unwrap()["commands"], json!([]), "a waiting request gets an answer");
     half.write_all(&body.as_bytes()[10..]).await.unwrap();
     let mut answer = String::new();
     half.read_to_string(&mut answer).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 201 Created"), "{answer}");
-    assert!(server.wait().await, "it ends by itself, and well");
+    assert!(server.wait().await, "the server ends by itself, with success");
     let server = Process::start(&database).await;
     let users = server.admin().get("/admin/users").await["users"].take();
     assert!(users.as_array().unwrap().iter().any(|user| user["email"] == "late@example.com"));
 }
 
 #[tokio::test]
-async fn config_check_tells_every_fault_at_once_without_serving() {
+async fn config_check_reports_every_error_at_once_without_serving() {
     let folder = tempfile::tempdir().unwrap();
     let (well, stdout, _) = run(&["config", "check"], folder.path()).await;
-    assert!(well && stdout.contains("the defaults are in order"), "{stdout}");
+    assert!(well && stdout.contains("The defaults apply"), "{stdout}");
     let file = "listn = \"x\"\n[sweeper]\nheartbeat_lost = \"10s\"\n[queue]\nmax_timeout = \"1m\"\n";
     std::fs::write(folder.path().join("greenroom.toml"), file).unwrap();
     let (well, _, stderr) = run(&["config", "check"], folder.path()).await;
@@ -135,19 +135,19 @@ async fn config_check_tells_every_fault_at_once_without_serving() {
         assert!(stderr.contains(expected), "{stderr}");
     }
     let (well, _, stderr) = run(&["serve"], folder.path()).await;
-    assert!(!well && stderr.contains("listn"), "serving refuses the same: {stderr}");
-    assert!(!folder.path().join("greenroom.db").exists(), "nothing was made");
+    assert!(!well && stderr.contains("listn"), "serve refuses the same configuration: {stderr}");
+    assert!(!folder.path().join("greenroom.db").exists(), "no database was created");
     let flags = ["config", "check", "--set", "sweeper.heartbeat_lost=2m", "--set", "queue.max_timeout=10m"];
     let (_, _, stderr) = run(&flags, folder.path()).await;
-    assert!(stderr.contains("one thing to mend"), "{stderr}");
+    assert!(stderr.contains("the configuration has 1 error"), "{stderr}");
 }
 
 #[tokio::test]
-async fn the_example_configuration_is_in_order() {
+async fn the_example_configuration_is_valid() {
     let folder = tempfile::tempdir().unwrap();
     let example = crate::support::in_repository("greenroom.example.toml");
     let (well, stdout, stderr) = run(&["config", "check", "--config", example.to_str().unwrap()], folder.path()).await;
-    assert!(well && stdout.contains("is in order"), "{stdout}{stderr}");
+    assert!(well && stdout.contains("is valid"), "{stdout}{stderr}");
 }
 
 #[rstest]
@@ -174,7 +174,7 @@ async fn migrate_only_migrates_and_refuses_a_newer_database(#[case] backend: Bac
 }
 
 #[tokio::test]
-async fn a_port_that_is_taken_is_told_in_one_sentence_with_the_remedy() {
+async fn a_port_in_use_is_reported_in_one_sentence_with_the_remedy() {
     let database = Database::new(Backend::Sqlite).await;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
@@ -182,13 +182,13 @@ async fn a_port_that_is_taken_is_told_in_one_sentence_with_the_remedy() {
     let (well, _, stderr) = run(&arguments, database.folder.path()).await;
     assert!(!well && stderr.contains(&format!("greenroom: cannot listen on {address}")), "{stderr}");
     assert!(stderr.contains("another program uses this address") && stderr.contains("`--listen"), "{stderr}");
-    // Nothing was made that nobody has seen.
+    // The failed start created no token or key, because the next start prints new ones.
     let server = Process::start_with(&database, &[]).await;
     assert!(shown(&server, "admin token").is_some() && shown(&server, "API key").is_some());
 }
 
 #[tokio::test]
-async fn what_could_not_be_shown_is_shown_by_the_next_start() {
+async fn a_token_that_could_not_be_shown_is_shown_by_the_next_start() {
     let database = Database::new(Backend::Sqlite).await;
     let device = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let mut command = Process::command();
@@ -199,7 +199,7 @@ async fn what_could_not_be_shown_is_shown_by_the_next_start() {
     assert!(shown(&server, "admin token").is_some() && shown(&server, "API key").is_some());
 }
 
-/// A request of which one byte of the body was sent, and which the server has taken.
+/// A request of which one byte of the body was sent, and which the server has accepted.
 async fn half_sent(server: &Process) -> tokio::net::TcpStream {
     let mut half = tokio::net::TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.unwrap();
     let token = crate::support::ADMIN_TOKEN;
@@ -211,13 +211,13 @@ async fn half_sent(server: &Process) -> tokio::net::TcpStream {
     half
 }
 
-/// Until the server no longer takes connections.
+/// Waits until the server no longer accepts connections.
 async fn has_heard_to_stop(server: &Process) {
     while tokio::net::TcpStream::connect(server.url.strip_prefix("http://").unwrap()).await.is_ok() {}
 }
 
 #[tokio::test]
-async fn a_stop_does_not_wait_long_for_a_sender_that_fell_asleep() {
+async fn a_stop_does_not_wait_long_for_a_client_that_stops_sending() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let mut half = half_sent(&server).await;
@@ -226,7 +226,7 @@ async fn a_stop_does_not_wait_long_for_a_sender_that_fell_asleep() {
     assert!(tokio::time::timeout(Duration::from_secs(20), server.wait()).await.unwrap());
     let mut answer = String::new();
     half.read_to_string(&mut answer).await.unwrap();
-    assert!(answer.starts_with("HTTP/1.1 408"), "it is answered all the same: {answer}");
+    assert!(answer.starts_with("HTTP/1.1 408"), "the request gets an answer: {answer}");
 }
 
 #[tokio::test]
@@ -239,7 +239,7 @@ async fn a_second_signal_no_longer_waits_for_requests() {
     server.terminate().await;
     assert!(tokio::time::timeout(Duration::from_secs(20), server.wait()).await.unwrap());
     let mut answer = String::new();
-    // Cut, not answered: it did not wait for the time that a sleeper is given.
+    // The connection was closed without an answer: the server did not wait for the rest of the body.
     let _ = half.read_to_string(&mut answer).await;
     assert_eq!(answer, "");
 }
@@ -262,7 +262,8 @@ async fn after_a_full_disk_the_server_writes_again_without_a_restart() {
     assert_eq!((refused.0, &refused.1["code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("unavailable")));
     server.limit_files(None).await;
     user.bot(&meet_link(number)).await;
-    until("it says so", async || server.client("").send(Method::GET, "/readyz", None).await.1["store"] == "ok").await;
+    until("the server says so", async || server.client("").send(Method::GET, "/readyz", None).await.1["store"] == "ok")
+        .await;
 }
 
 #[tokio::test]
@@ -281,19 +282,19 @@ async fn no_key_or_token_is_ever_logged() {
     let bot = user.bot(&meet_link(1)).await;
     let (_, data) = server.client(&admin).post(&format!("/admin/bots/{bot}/assignment"), json!({})).await;
     let life = Life::from_data(&server.client(&admin), &data);
-    life.well("started", json!({})).await;
+    life.report("started", json!({})).await;
     life.say("started", json!({"connection_id": 5})).await;
     server.terminate().await;
     assert!(tokio::time::timeout(Duration::from_secs(60), server.wait()).await.unwrap());
     let log = std::fs::read_to_string(log).unwrap();
-    assert!(log.contains(&bot), "the log tells of the bot");
+    assert!(log.contains(&bot), "the log has a line about the bot");
     for secret in [&admin, &key, data["token"].as_str().unwrap()] {
         assert!(!log.contains(secret), "a secret is in the log");
     }
 }
 
 #[tokio::test]
-async fn the_configuration_is_taken_before_and_after_a_command() {
+async fn the_configuration_option_is_accepted_before_and_after_a_command() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("other.toml");
     std::fs::write(&file, "listen = \"127.0.0.1:7799\"\n").unwrap();
@@ -308,11 +309,11 @@ async fn the_configuration_is_taken_before_and_after_a_command() {
     }
     for arguments in [&["--config", file, "doctor"][..], &["doctor", "--config", file]] {
         let (_, stdout, stderr) = run(arguments, folder.path()).await;
-        assert!(stdout.contains("other.toml is in order"), "{arguments:?}: {stdout}{stderr}");
+        assert!(stdout.contains("other.toml is valid"), "{arguments:?}: {stdout}{stderr}");
     }
     let before = ["--config", file, "doctor", "slot", "pool-x-001"];
     let (well, _, stderr) = run(&before, folder.path()).await;
-    assert!(!well && stderr.contains("there is no database yet"), "{stderr}");
+    assert!(!well && stderr.contains("the database does not exist yet"), "{stderr}");
 }
 
 #[tokio::test]

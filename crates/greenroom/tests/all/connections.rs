@@ -1,4 +1,4 @@
-//! Connections to the database: what users read never holds up what bots say.
+//! Connections to the database: reads of users never delay the callbacks of bots.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,13 +15,13 @@ use domain::planner::Changes;
 
 use crate::support::{Backend, Client, Database, Life, Process, meet_link, until};
 
-/// More reads than there are connections of any kind, by so many users that none is refused for its own.
+/// More reads than there are connections of any kind, spread over enough users that no user reaches its own limit.
 const READERS: usize = 20;
 const READS_EACH: usize = 3;
-/// Shorter than a call waits for a connection, so that who waits for one is found out.
+/// Shorter than the time for which a call waits for a connection, so that such a wait fails the test.
 const SOON: Duration = Duration::from_secs(20);
 
-/// Makes reading a transcript take as long as the server lives, or until what is returned is dropped.
+/// Makes reads of transcripts block while the server lives, or until the returned connection is dropped.
 async fn hold_transcripts(database: &Database, backend: Backend) -> Option<sqlx::PgConnection> {
     if backend == Backend::Sqlite {
         let endless = "DROP TABLE transcript_segments;
@@ -48,13 +48,13 @@ async fn soon<T>(what: &str, call: impl Future<Output = T>) -> T {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn bots_are_heard_and_placed_while_reads_hold_every_connection_of_users(#[case] backend: Backend) {
+async fn callbacks_and_placement_work_while_reads_hold_every_connection_of_users(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let (admin, user) = (server.admin(), server.admin().user(10).await);
     let bot = user.bot(&meet_link(1)).await;
     let life = Life::assign(&admin, &bot).await;
-    life.well("started", json!({})).await;
+    life.report("started", json!({})).await;
 
     let mut readers: Vec<(Client, String)> = Vec::new();
     for number in 0..READERS {
@@ -74,14 +74,14 @@ async fn bots_are_heard_and_placed_while_reads_hold_every_connection_of_users(#[
     .await;
 
     for _ in 0..20 {
-        soon("a heartbeat", life.well("heartbeat", json!({}))).await;
+        soon("a heartbeat", life.report("heartbeat", json!({}))).await;
     }
-    soon("a callback", life.well("joined", json!({}))).await;
+    soon("a callback", life.report("joined", json!({}))).await;
     let (status, answer) = soon("placement", user.post("/bots", json!({"meeting_url": meet_link(2)}))).await;
     assert_eq!(status, StatusCode::CREATED, "{answer}");
     let ready = soon("readiness", server.client("").get("/readyz")).await;
     assert_eq!(ready["store"], "ok");
-    assert!(reads.try_join_next().is_none(), "the reads were held all the time");
+    assert!(reads.try_join_next().is_none(), "the reads were blocked all the time");
     reads.abort_all();
     drop(held);
 }
@@ -101,7 +101,7 @@ async fn on_sqlite_a_heartbeat_and_a_placement_wait_behind_one_write_of_a_user_a
             tx.commit().await.unwrap();
         });
     }
-    // They run on this thread, and are in the queue as soon as they have run once.
+    // The tasks run on this thread, and are in the queue after they have run once.
     tokio::task::yield_now().await;
     let token = store.placement_position().await.unwrap().token;
     let after = |store: Store, placement: bool| {
@@ -123,9 +123,9 @@ async fn on_sqlite_a_heartbeat_and_a_placement_wait_behind_one_write_of_a_user_a
     tokio::task::yield_now().await;
     drop(held);
     let (heartbeat, placement) = (heartbeat.await.unwrap(), placement.await.unwrap());
-    assert!(heartbeat <= 3 && placement <= 3, "they waited for {heartbeat} and {placement} of 100");
+    assert!(heartbeat <= 3 && placement <= 3, "they waited behind {heartbeat} and {placement} of 100 writes");
     writes.join_all().await;
-    assert_eq!(written.load(Ordering::SeqCst), 100, "nobody is starved");
+    assert_eq!(written.load(Ordering::SeqCst), 100, "no write waits for ever");
 }
 
 #[tokio::test]

@@ -1,6 +1,5 @@
-//! What every provider promises, whatever slots are made of there: each call can be made twice, what is gone is gone,
-//! what it has is found again by a process that was not there when it was made, and an answer that is late or lost harms
-//! nobody.
+//! The contract of every provider. Each call can be repeated. A deleted slot is gone. A new process finds the slots of
+//! an earlier one. A late or lost answer does no harm.
 
 mod kind;
 
@@ -20,7 +19,7 @@ use crate::support::{Dialect, until};
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn what_was_never_made_is_not_there_and_can_be_stopped_and_deleted(#[case] kind: Made) {
+async fn a_slot_that_was_never_created_can_be_stopped_and_deleted(#[case] kind: Made) {
     let kind = kind.await;
     assert_eq!(kind.list().await, []);
     assert_eq!(kind.inspect(1).await, None);
@@ -39,7 +38,7 @@ async fn what_was_never_made_is_not_there_and_can_be_stopped_and_deleted(#[case]
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn a_slot_that_is_made_twice_is_there_once_and_nothing_runs_in_it(#[case] kind: Made) {
+async fn a_slot_that_is_created_twice_exists_once_and_nothing_runs_in_it(#[case] kind: Made) {
     let kind = kind.await;
     let first = kind.provider.create(&kind.waiting(1)).await.unwrap();
     assert_eq!(kind.inspect(1).await, Some(false));
@@ -56,7 +55,7 @@ async fn a_slot_that_is_made_twice_is_there_once_and_nothing_runs_in_it(#[case] 
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn a_slot_that_was_made_can_be_started_and_making_it_again_leaves_it_running(#[case] kind: Made) {
+async fn a_created_slot_can_be_started_and_a_second_create_leaves_it_running(#[case] kind: Made) {
     let kind = kind.await;
     kind.provider.create(&kind.waiting(1)).await.unwrap();
     kind.provider.start(&kind.waiting(1)).await.unwrap();
@@ -74,12 +73,12 @@ async fn a_slot_that_was_made_can_be_started_and_making_it_again_leaves_it_runni
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn a_start_that_is_repeated_leaves_what_it_started_running(#[case] kind: Made) {
+async fn a_repeated_start_leaves_the_started_process_running(#[case] kind: Made) {
     let kind = kind.await;
     for spec in [kind.spec(1, "a"), kind.waiting(2)] {
         let first = kind.provider.start(&spec).await.unwrap();
         until("it runs", async || kind.provider.inspect(&spec.slot).await.unwrap().is_some_and(|it| it.running)).await;
-        // Its answer was lost, and another process asks.
+        // The answer was lost, and another process repeats the start.
         assert_eq!((kind.reopen)().start(&spec).await.unwrap(), first);
     }
     assert_eq!(kind.list().await, [kind.there(1, true), kind.there(2, true)]);
@@ -94,7 +93,7 @@ async fn a_start_that_is_repeated_leaves_what_it_started_running(#[case] kind: M
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn a_start_for_another_connection_replaces_what_runs(#[case] kind: Made) {
+async fn a_start_for_another_connection_replaces_the_running_process(#[case] kind: Made) {
     let kind = kind.await;
     kind.provider.start(&kind.spec(1, "a")).await.unwrap();
     kind.provider.start(&kind.spec(1, "b")).await.unwrap();
@@ -110,7 +109,7 @@ async fn a_start_for_another_connection_replaces_what_runs(#[case] kind: Made) {
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn a_slot_that_is_stopped_is_there_and_can_be_stopped_and_started_again(#[case] kind: Made) {
+async fn a_stopped_slot_exists_and_can_be_stopped_and_started_again(#[case] kind: Made) {
     let kind = kind.await;
     kind.provider.start(&kind.spec(1, "a")).await.unwrap();
     for _ in 0..2 {
@@ -130,7 +129,7 @@ async fn a_slot_that_is_stopped_is_there_and_can_be_stopped_and_started_again(#[
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn a_slot_that_is_deleted_is_gone_also_while_it_ran(#[case] kind: Made) {
+async fn a_running_slot_that_is_deleted_is_gone(#[case] kind: Made) {
     let kind = kind.await;
     kind.provider.start(&kind.spec(1, "a")).await.unwrap();
     kind.provider.start(&kind.spec(2, "b")).await.unwrap();
@@ -151,17 +150,17 @@ async fn a_slot_that_is_deleted_is_gone_also_while_it_ran(#[case] kind: Made) {
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_else(#[case] kind: Made) {
+async fn after_a_crash_the_list_has_the_slots_of_this_installation_and_no_others(#[case] kind: Made) {
     let kind = kind.await;
     kind.provider.start(&kind.spec(1, "a")).await.unwrap();
     kind.provider.start(&kind.spec(2, "b")).await.unwrap();
     kind.provider.stop(&kind.slot(2), true).await.unwrap();
     let after = (kind.reopen)();
     let expected = [kind.there(1, true), kind.there(2, false)];
-    until("all of it is listed", async || list(&*after).await == expected).await;
+    until("all slots are listed", async || list(&*after).await == expected).await;
     assert_eq!(list(&*kind.stranger).await, []);
     assert_eq!(kind.stranger.inspect(&kind.slot(1)).await.unwrap(), None);
-    // Nor does it touch what is not its own.
+    // A provider does not touch the slots of another installation either.
     kind.stranger.stop(&kind.slot(1), true).await.unwrap();
     kind.stranger.delete(&kind.slot(1)).await.unwrap();
     assert_eq!(kind.inspect(1).await, Some(true));
@@ -178,7 +177,7 @@ async fn what_was_made_before_a_crash_is_listed_after_it_and_nothing_of_anyone_e
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn a_start_that_is_given_up_at_any_moment_can_be_made_again(#[case] kind: Made) {
+async fn a_start_that_is_cancelled_at_any_moment_can_be_repeated(#[case] kind: Made) {
     let kind = kind.await;
     for (number, moment) in [0, 2, 10, 40, 80, 160].into_iter().enumerate() {
         let spec = kind.spec(1, &format!("connection-{number}"));
@@ -187,11 +186,11 @@ async fn a_start_that_is_given_up_at_any_moment_can_be_made_again(#[case] kind: 
         (kind.reopen)().start(&spec).await.unwrap();
         kind.runs(1).await;
     }
-    until("there is one of it", async || kind.list().await == [kind.there(1, true)]).await;
+    until("there is one slot", async || kind.list().await == [kind.there(1, true)]).await;
     kind.end().await;
 }
 
-/// Makes a call until it works, as whoever calls a provider does.
+/// Repeats a call until it succeeds, as the callers of a provider do.
 async fn in_the_end<T>(mut call: impl AsyncFnMut() -> Result<T, ProviderError>) -> T {
     for _ in 0..10 {
         match call().await {
@@ -199,7 +198,7 @@ async fn in_the_end<T>(mut call: impl AsyncFnMut() -> Result<T, ProviderError>) 
             Err(error) => assert!(error.retryable, "{error}"),
         }
     }
-    panic!("it does not work however often it is tried");
+    panic!("the call fails however often it is retried");
 }
 
 #[rstest]
@@ -210,7 +209,7 @@ async fn in_the_end<T>(mut call: impl AsyncFnMut() -> Result<T, ProviderError>) 
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn answers_that_are_late_change_nothing(#[case] kind: Made) {
+async fn late_answers_change_nothing(#[case] kind: Made) {
     let kind = kind.await;
     kind.trouble.delay(4);
     kind.provider.create(&kind.waiting(1)).await.unwrap();
@@ -233,7 +232,7 @@ async fn answers_that_are_late_change_nothing(#[case] kind: Made) {
 #[case::coolify(coolify(Dialect::Posts))]
 #[case::coolify_before_4_2(coolify(Dialect::Gets))]
 #[tokio::test]
-async fn answers_that_are_lost_are_made_up_for_by_asking_again(#[case] kind: Made) {
+async fn after_a_lost_answer_a_retry_succeeds(#[case] kind: Made) {
     let kind = kind.await;
     kind.trouble.lose(1);
     in_the_end(async || kind.provider.create(&kind.waiting(1)).await).await;

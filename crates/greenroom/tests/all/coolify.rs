@@ -1,9 +1,9 @@
-//! The provider for Coolify against a server that is as strict as Coolify: what is not as one would expect there, each by
-//! itself.
+//! The provider for Coolify with a fake that is as strict as Coolify. Each test covers one surprising behaviour of
+//! Coolify.
 
 mod ends;
 mod refusals;
-mod sharing;
+mod request_budget;
 mod starts;
 
 use greenroom::config::provider::CoolifyConfig;
@@ -15,7 +15,7 @@ use serde_json::json;
 use crate::support::{CoolifyFault as Fault, CoolifyFixture, CoolifyOperation as Operation, until};
 
 #[tokio::test]
-async fn an_application_has_what_a_slot_needs_and_nothing_that_leads_to_it() {
+async fn an_application_has_what_a_slot_needs_and_no_public_address() {
     let fixture = CoolifyFixture::plain().await;
     let uuid = fixture.process().create(&CoolifyFixture::spec(1, "a")).await.unwrap();
     let made = fixture.only();
@@ -34,7 +34,7 @@ async fn an_application_has_what_a_slot_needs_and_nothing_that_leads_to_it() {
     assert_eq!(made.envs["LANG"], "C.UTF-8");
     assert_eq!(made.envs["GREENROOM_SLOT_TOKEN"], "grs_$secret");
     assert_eq!(made.envs.len(), 4);
-    // It was only made.
+    // The application was only created.
     assert_eq!((made.status.as_str(), fixture.count(Operation::Start)), ("exited", 0));
     fixture.no_violations();
 }
@@ -45,7 +45,7 @@ async fn an_application_has_what_a_slot_needs_and_nothing_that_leads_to_it() {
 #[case::path("/api/v1")]
 #[case::path_and_slash("/api/v1/")]
 #[tokio::test]
-async fn its_address_may_come_with_the_path_of_its_interface(#[case] tail: &str) {
+async fn the_configured_address_may_include_the_path_of_the_api(#[case] tail: &str) {
     let fixture = CoolifyFixture::plain().await;
     let config = CoolifyConfig { api_url: format!("{}{tail}", fixture.fake.url), ..fixture.config() };
     fixture.process_with(config).ping().await.unwrap();
@@ -62,20 +62,20 @@ async fn its_address_may_come_with_the_path_of_its_interface(#[case] tail: &str)
 #[case("exited", false, false)]
 #[case("exited:unhealthy", false, true)]
 #[tokio::test]
-async fn a_status_says_whether_something_runs_and_whether_it_is_well(
+async fn a_status_says_whether_something_runs_and_whether_it_is_healthy(
     #[case] status: &str,
     #[case] running: bool,
-    #[case] unwell: bool,
+    #[case] unhealthy: bool,
 ) {
     let fixture = CoolifyFixture::plain().await;
     let uuid = fixture.process().create(&CoolifyFixture::spec(1, "a")).await.unwrap();
     fixture.fake.set_status(&uuid, status);
     let found = fixture.found(1).await.unwrap();
-    assert_eq!((found.running, found.unwell, found.state.as_str()), (running, unwell, status));
+    assert_eq!((found.running, found.unhealthy, found.state.as_str()), (running, unhealthy, status));
 }
 
 #[tokio::test]
-async fn what_runs_shows_its_own_last_lines() {
+async fn the_last_lines_are_those_of_the_running_container() {
     let fixture = CoolifyFixture::plain().await;
     let provider = fixture.process();
     assert_eq!(provider.last_lines(&CoolifyFixture::slot(1)).await.unwrap(), None);
@@ -98,7 +98,7 @@ async fn of_two_applications_of_one_slot_the_first_is_kept() {
     let fixture = CoolifyFixture::plain().await;
     let (one, other) = (fixture.process(), fixture.process());
     let spec = CoolifyFixture::spec(1, "a");
-    // Neither sees what the other makes.
+    // Neither process sees the application that the other creates.
     let (first, second) = tokio::join!(one.create(&spec), other.create(&spec));
     let mut made = [first.unwrap(), second.unwrap()];
     assert_eq!(fixture.fake.applications().len(), 2);
@@ -110,7 +110,7 @@ async fn of_two_applications_of_one_slot_the_first_is_kept() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_others_is_neither_listed_nor_touched() {
+async fn applications_of_others_are_neither_listed_nor_touched() {
     let fixture = CoolifyFixture::plain().await;
     fixture.fake.add_foreign("pool-meet-001", false);
     fixture.fake.add_foreign("database", true);
@@ -126,12 +126,12 @@ async fn what_belongs_to_others_is_neither_listed_nor_touched() {
 }
 
 #[tokio::test]
-async fn an_application_is_made_anew_when_it_is_to_be_made_of_something_else() {
+async fn an_application_is_replaced_when_its_recipe_changes() {
     let fixture = CoolifyFixture::plain().await;
     let old = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     let config = CoolifyConfig { tag: "1.5".to_owned(), ..fixture.config() };
     let provider = fixture.process_with(config);
-    // Not under a bot that runs.
+    // The application of a running bot is not changed.
     assert_eq!(provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap(), old);
     provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
     assert_ne!(provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap(), old);
@@ -140,7 +140,7 @@ async fn an_application_is_made_anew_when_it_is_to_be_made_of_something_else() {
 }
 
 #[tokio::test]
-async fn an_examination_says_what_is_there_and_what_is_missing() {
+async fn the_doctor_says_what_exists_and_what_is_missing() {
     let fixture = CoolifyFixture::plain().await;
     fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     let seen = |checks: Vec<greenroom::providers::check::Check>| -> Vec<(&'static str, bool, String)> {
@@ -150,7 +150,10 @@ async fn an_examination_says_what_is_there_and_what_is_missing() {
     let names: Vec<&str> = good.iter().map(|(what, _, _)| *what).collect();
     assert_eq!(names, ["reachable", "token", "project", "environment", "server", "applications"]);
     assert!(good.iter().all(|(_, good, _)| *good), "{good:?}");
-    assert!(good[0].2.contains("4.3.11") && good[5].2.starts_with("1 are of this installation, 1 of them"), "{good:?}");
+    assert!(
+        good[0].2.contains("4.3.11") && good[5].2.starts_with("1 belong to this installation, and 1 of them"),
+        "{good:?}"
+    );
     let bad = |config: CoolifyConfig| {
         let provider = fixture.process_with(config);
         async move {
@@ -166,11 +169,11 @@ async fn an_examination_says_what_is_there_and_what_is_missing() {
 }
 
 #[tokio::test]
-async fn of_two_that_were_both_started_neither_is_removed_and_both_are_stopped() {
+async fn of_two_started_applications_neither_is_removed_and_both_are_stopped() {
     let fixture = CoolifyFixture::plain().await;
     let (one, other) = (fixture.process(), fixture.process());
     let spec = CoolifyFixture::spec(1, "a");
-    // Neither sees what the other makes.
+    // Neither process sees the application that the other creates.
     let (first, second) = tokio::join!(one.create(&spec), other.create(&spec));
     let made = [first.unwrap(), second.unwrap()];
     for uuid in &made {
@@ -215,7 +218,7 @@ async fn a_clone_that_a_person_made_is_neither_counted_nor_touched(#[case] is_st
 }
 
 #[tokio::test]
-async fn what_an_earlier_slot_of_the_name_left_is_made_anew_because_its_token_is_worth_nothing() {
+async fn the_application_of_an_earlier_slot_of_the_name_is_replaced_because_its_token_is_invalid() {
     let fixture = CoolifyFixture::plain().await;
     let old = fixture.process().start(&CoolifyFixture::hot(1, 1)).await.unwrap();
     let mut spec = CoolifyFixture::hot(1, 1);

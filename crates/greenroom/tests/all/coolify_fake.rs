@@ -1,14 +1,14 @@
-//! The fake of Coolify does what Coolify does, above all where that is not what one would expect.
+//! The fake Coolify behaves like Coolify, above all in its surprising behaviours.
 
 mod deployments;
-mod mishaps;
+mod errors;
 
 use reqwest::{Method, Response, StatusCode};
 use serde_json::{Value, json};
 
 use crate::support::{COOLIFY_TOKEN, CoolifyApplication, CoolifyFake, CoolifySettings, Dialect, until};
 
-/// A Coolify, and somebody who asks it.
+/// A fake Coolify and a client.
 struct FakeFixture {
     coolify: CoolifyFake,
     client: reqwest::Client,
@@ -53,7 +53,7 @@ impl FakeFixture {
         answer["uuid"].as_str().unwrap().to_owned()
     }
 
-    /// Starts an application, and says what the answer was.
+    /// Starts an application, and returns the answer.
     async fn start(&self, uuid: &str) -> Value {
         let answer = self.post(&format!("applications/{uuid}/start")).await;
         assert_eq!(answer.status(), 200);
@@ -94,7 +94,7 @@ fn application_body(name: &str) -> Value {
 }
 
 #[tokio::test]
-async fn only_health_is_told_without_a_token() {
+async fn only_health_is_available_without_a_token() {
     let fixture = FakeFixture::plain().await;
     let plain = |path: &str| fixture.client.get(format!("{}/api/v1/{path}", fixture.coolify.url)).send();
     assert_eq!(plain("health").await.unwrap().text().await.unwrap(), "OK");
@@ -128,7 +128,7 @@ async fn before_4_2_things_are_started_by_get() {
 }
 
 #[tokio::test]
-async fn what_the_specification_does_not_have_is_refused_and_written_down() {
+async fn requests_outside_the_specification_are_refused_and_recorded() {
     let fixture = FakeFixture::plain().await;
     let uuid = fixture.create("bot").await;
     let path = format!("applications/{uuid}");
@@ -158,7 +158,7 @@ async fn what_the_specification_does_not_have_is_refused_and_written_down() {
 }
 
 #[tokio::test]
-async fn an_application_needs_a_project_an_environment_and_a_server_that_are_there() {
+async fn an_application_needs_an_existing_project_environment_and_server() {
     let fixture = FakeFixture::plain().await;
     for (field, message) in [
         ("project_uuid", "Project not found."),
@@ -193,7 +193,7 @@ async fn two_creations_with_one_name_make_two_applications() {
 }
 
 #[tokio::test]
-async fn an_application_gets_a_domain_unless_it_is_told_not_to() {
+async fn an_application_gets_a_domain_unless_the_request_disables_it() {
     let fixture = FakeFixture::plain().await;
     let mut body = application_body("bot");
     body.as_object_mut().unwrap().remove("autogenerate_domain");
@@ -206,7 +206,7 @@ async fn an_application_gets_a_domain_unless_it_is_told_not_to() {
 }
 
 #[tokio::test]
-async fn variables_are_made_once_and_changed_afterwards() {
+async fn variables_are_created_once_and_changed_afterwards() {
     let fixture = FakeFixture::plain().await;
     let uuid = fixture.create("bot").await;
     let path = format!("applications/{uuid}/envs");
@@ -219,7 +219,7 @@ async fn variables_are_made_once_and_changed_afterwards() {
     let listed = fixture.read(&path).await;
     let shown: Vec<_> = listed.as_array().unwrap().iter().map(|one| (&one["key"], &one["is_preview"])).collect();
     let own = |key| (json!(key), json!(false));
-    assert_eq!(shown.len(), 4, "each has a twin for previews");
+    assert_eq!(shown.len(), 4, "each variable has a copy for previews");
     assert_eq!(shown[..2], [own("TOKEN"), own("EMPTY")].each_ref().map(|(key, flag)| (key, flag)));
     assert_eq!(fixture.coolify.env_changes_after_deployment(), 0);
 
@@ -235,7 +235,7 @@ async fn variables_are_made_once_and_changed_afterwards() {
 }
 
 #[tokio::test]
-async fn what_looks_like_a_variable_in_a_value_is_lost_unless_the_value_is_literal() {
+async fn a_variable_reference_in_a_value_is_replaced_unless_the_value_is_literal() {
     let fixture = FakeFixture::plain().await;
     let uuid = fixture.create("bot").await;
     let data = json!([

@@ -1,4 +1,4 @@
-//! 100 slots and 300 bots at a Coolify that takes 200 requests a minute, with a minute of two seconds: nobody is given up.
+//! 100 slots and 300 bots at a Coolify that accepts 200 requests a minute, with a minute of two seconds. No bot fails.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use domain::{SlotName, SlotStatus, Status};
 use greenroom::clock::Clock;
-use greenroom::deployment::{Deployment, Patience};
+use greenroom::deployment::{Deployment, ProviderTimeouts};
 use greenroom::lifecycle::callbacks::Caller;
 use greenroom::store::{BotRow, PoolRow, SlotRow};
 use rstest::rstest;
@@ -18,9 +18,13 @@ use crate::support::{
 };
 
 const MINUTE: Duration = Duration::from_secs(2);
-/// As long as they are, in minutes: a wait for a turn that took longer would be an error here too.
-const PATIENCE: Patience =
-    Patience { start: MINUTE.saturating_mul(15), stop: MINUTE.saturating_mul(2), inspect: MINUTE, pull_stall: MINUTE };
+/// The default time limits, measured in these short minutes. A longer wait for a turn would be an error.
+const TIMEOUTS: ProviderTimeouts = ProviderTimeouts {
+    start: MINUTE.saturating_mul(15),
+    stop: MINUTE.saturating_mul(2),
+    inspect: MINUTE,
+    pull_stall: MINUTE,
+};
 const DEPLOY: Duration = MINUTE.saturating_mul(30);
 const REQUESTS: u32 = 200;
 const GATE: u32 = 4;
@@ -28,7 +32,7 @@ const GATE: u32 = 4;
 const MEETING: Duration = Duration::from_millis(100);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// One server: everything behind the API, and its own hold on Coolify.
+/// One server: everything behind the API, with its own provider for Coolify.
 struct Replica {
     core: CoreFixture,
     works: Works,
@@ -40,15 +44,15 @@ impl Replica {
         plan.deadlines.queue_poll = Duration::from_secs(1);
         plan.deadlines.deploy = DEPLOY;
         let core = CoreFixture::planned(fixture.database.clone(), &plan).await;
-        let works = Works::begin(&core, GATE, Arc::new(fixture.process()), PATIENCE).await;
+        let works = Works::begin(&core, GATE, Arc::new(fixture.process()), TIMEOUTS).await;
         Arc::new(Self { core, works })
     }
 
-    /// The safety net, every now and then.
+    /// Runs the keepers of the safety net from time to time.
     async fn keep(self: Arc<Self>, keepers: &[&str]) {
         loop {
-            for keeper in self.works.crew.iter().filter(|keeper| keepers.contains(&keeper.name())) {
-                keeper.hurry();
+            for keeper in self.works.keeper_list.iter().filter(|keeper| keepers.contains(&keeper.name())) {
+                keeper.request_full_run();
                 keeper.run().await.unwrap();
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
@@ -56,14 +60,14 @@ impl Replica {
     }
 }
 
-/// What would run in the containers: agents that wait, and fetch their bots.
+/// Plays the agents in the containers, which wait and fetch their bots.
 struct Agents {
     replica: Arc<Replica>,
     /// How many containers run in each slot.
     running: Mutex<HashMap<String, i64>>,
-    /// The bots that were begun, and how often.
+    /// The bots that have started, and how often.
     begun: Mutex<HashMap<String, usize>>,
-    /// What must not be.
+    /// Broken rules.
     wrong: Mutex<Vec<String>>,
 }
 
@@ -109,7 +113,7 @@ impl Agents {
         self.wrong.lock().unwrap().push(what);
     }
 
-    /// As an agent does at the API: says that it waits, and takes the slot's bot that nobody has heard of.
+    /// Acts as an agent at the API: reports that it waits, and takes the slot's bot if that has not started yet.
     async fn wait(self: Arc<Self>, slot: SlotName) {
         let core = &self.replica.core;
         loop {
@@ -148,7 +152,7 @@ fn caller(core: &CoreFixture, deployment: &Deployment, bot: &BotRow) -> Option<C
     Some(Caller { claim, connection_id: claim.connection })
 }
 
-/// So many bots come to so many slots.
+/// The number of bots and slots, and other settings of the load.
 struct Load {
     backend: Backend,
     replicas: usize,
@@ -156,11 +160,11 @@ struct Load {
     bots: usize,
     hot: bool,
     requests: u32,
-    /// How often somebody else asks the same Coolify for something, who knows nothing of our budget.
+    /// How often another client, which does not share the budget, sends a request to the same Coolify.
     others_ask_every: Option<Duration>,
 }
 
-/// Asks for something again and again, on another's behalf.
+/// Sends requests as another client, again and again.
 async fn ask_as_another(url: String, every: Duration) {
     let client = reqwest::Client::new();
     loop {
@@ -169,7 +173,7 @@ async fn ask_as_another(url: String, every: Duration) {
     }
 }
 
-/// The bots come at once; all of them end well, and store and Coolify agree.
+/// Requests all bots at once. All of them complete, and the store agrees with Coolify.
 async fn many(load: Load) {
     let Load { backend, replicas, slots, bots, hot, requests, others_ask_every } = load;
     let database: Arc<Database> = Database::new(backend).await.into();
@@ -186,7 +190,7 @@ async fn many(load: Load) {
     }
     let mut background = JoinSet::new();
     for replica in &all {
-        // Whoever is held back by others for too long may have to be recovered.
+        // A slot that waits too long because of the other client may need recovery.
         let keepers: &[&str] = match others_ask_every {
             Some(_) => &["deployment", "warm_buffer", "recovery"],
             None => &["deployment", "warm_buffer"],
@@ -219,12 +223,12 @@ async fn many(load: Load) {
             if status == Status::Completed {
                 break;
             }
-            assert!(std::time::Instant::now() < patience, "{bot} is {status:?} for ever");
+            assert!(std::time::Instant::now() < patience, "{bot} stays {status:?} for ever");
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
     let took = asked.elapsed();
-    until("every slot is at rest", async || {
+    until("no slot is changing", async || {
         let rows = core.store.slots(None, None).await.unwrap();
         rows.iter().all(|row: &SlotRow| row.status == SlotStatus::Idle && row.bot_id.is_none())
     })
@@ -247,17 +251,17 @@ async fn many(load: Load) {
         fixture.fake.throttled(),
     );
     let refused = calls.iter().filter(|call| call.status == 429 && call.operation != Some(Operation::Version)).count();
-    assert_eq!(refused > 0, others_ask_every.is_some(), "{refused} were refused");
+    assert_eq!(refused > 0, others_ask_every.is_some(), "{refused} requests were refused");
     assert!(agents.begun.lock().unwrap().values().all(|times| *times == 1), "a bot was run twice");
     assert_eq!(agents.begun.lock().unwrap().len(), bots);
     assert!(fixture.fake.most_deployments_at_once() <= GATE as usize, "{}", fixture.fake.most_deployments_at_once());
     let of_their_own: usize = counted.iter().map(|(_, count)| count).sum();
-    // What was started by another replica than stopped it costs one more.
+    // If another replica stops an application than the one that started it, this costs one more request.
     let most = bots * 7 + rows.len() * 2;
     assert!(of_their_own <= most || others_ask_every.is_some(), "{counted:?}");
-    // In the end every slot is shown as what it is, also where the words of two replicas crossed: sync looks after that,
+    // At the end, the description of every slot is correct, also if those of two replicas crossed. Sync corrects them,
     // and finds nothing else to do.
-    let sync = all[0].works.crew.iter().find(|keeper| keeper.name() == "sync").unwrap();
+    let sync = all[0].works.keeper_list.iter().find(|keeper| keeper.name() == "sync").unwrap();
     until("every slot is described", async || {
         let applications = fixture.fake.applications();
         let is_shown = |row: &SlotRow| {
@@ -295,8 +299,8 @@ async fn bots_come_and_go_in_slots_of_one_server(#[case] hot: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_bot_is_given_up_where_others_use_up_what_coolify_takes() {
-    // They leave so little that some of ours are refused on a slow machine too.
+async fn no_bot_fails_while_another_client_uses_up_the_limit_of_coolify() {
+    // The other client leaves so few requests that some of ours are refused, also on a slow machine.
     let (backend, requests, others_ask_every) = (Backend::Sqlite, 120, Some(MINUTE / 90));
     many(Load { backend, replicas: 2, slots: 10, bots: 30, hot: false, requests, others_ask_every }).await;
 }

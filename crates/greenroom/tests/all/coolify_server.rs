@@ -1,5 +1,5 @@
-//! The server as its users run it, with a pool at Coolify and real agents in its containers: what is configured is what
-//! happens, and a bot's life costs what the documentation says.
+//! The server as its users run it, with a pool at the fake Coolify and real agents in its containers. The configuration
+//! takes effect, and a bot needs as many requests as the documentation says.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -15,7 +15,7 @@ use crate::support::{
     until,
 };
 
-/// Is in its meeting until it is told to leave.
+/// Stays in its meeting until it gets the command to leave.
 const BOT: &str = r#"
     echo '{"event": "joined"}'
     read leave
@@ -76,7 +76,7 @@ async fn a_bot_lives_in_an_application_and_leaves_it_to_the_next(#[case] standby
     .await;
     let shown = || fake.applications()[0].description.clone().unwrap_or_default();
     until("it is shown as free", async || shown().starts_with("[IDLE] Available - Last used")).await;
-    // From here on the application is there, and only the bot's own life is counted.
+    // From here on the application exists, and only the requests for the bot itself are counted.
     let own = [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start, Operation::Stop];
     let count = || own.map(|operation| fake.count(operation));
     let before = count();
@@ -88,7 +88,7 @@ async fn a_bot_lives_in_an_application_and_leaves_it_to_the_next(#[case] standby
         until("it is shown as free", async || shown().starts_with("[IDLE] Available - Last used")).await;
         let made: Vec<usize> = count().iter().zip(before).map(|(after, before)| after - before).collect();
         assert_eq!((made[0], made[1], made[3], made[4]), (0, 0, 1, 1), "{made:?}");
-        // Marked and described, and described again; in between where somebody looks for long enough.
+        // One mark and description, one description at the end, and one in between if a bot takes long enough.
         assert!(made[2] <= 3, "{made:?}");
     }
     assert_eq!((fake.violations(), fake.prunes(), fake.throttled()), (vec![], 0, 0));
@@ -97,7 +97,7 @@ async fn a_bot_lives_in_an_application_and_leaves_it_to_the_next(#[case] standby
 }
 
 #[tokio::test]
-async fn what_an_earlier_slot_of_the_name_left_running_gets_no_bot() {
+async fn a_process_of_an_earlier_slot_of_the_name_gets_no_bot() {
     let fake = CoolifyFake::start(CoolifySettings::default()).await;
     let containers = tokio::spawn(run_containers(fake.events()));
     let config = config(&fake, "standby = \"running\"\nmin_idle = 1").replace("max_slots = 2", "max_slots = 1");
@@ -118,7 +118,7 @@ async fn what_an_earlier_slot_of_the_name_left_running_gets_no_bot() {
     .await;
     fixture.until_slots(1, 0).await;
     assert_eq!(ask(&old).await, 401);
-    // The new slot has nothing to do with it, and serves.
+    // The new slot is not affected, and serves bots.
     assert_eq!(fixture.active(1).await["slot"], json!(name));
     assert_ne!(token(0), old);
     containers.abort();

@@ -1,5 +1,5 @@
-//! A thousand bots live by callbacks; the server is killed in the middle and started again. Whatever was acknowledged
-//! is there, and every life goes on to its end.
+//! A thousand bots send callbacks. The server is killed meanwhile and restarted. Everything that was acknowledged still
+//! exists, and every bot reaches its end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use crate::support::{Backend, Client, Database, Life, Process, meet_link};
 
 const BOTS: usize = 1_000;
 const AT_ONCE: usize = 32;
-/// In this many acknowledgements of about eight thousand the server is killed.
+/// The server is killed after this many of about eight thousand acknowledgements.
 const KILLED_AFTER: usize = 3_500;
 
-/// What is said in a life, and the status that holds after it.
+/// The callbacks of a bot, and its status after each.
 const STEPS: [(&str, &str); 5] = [
     ("started", "starting"),
     ("status", "awaiting_admission"),
@@ -38,7 +38,7 @@ fn callback_body(callback: &str, number: usize) -> Value {
     }
 }
 
-/// One bot as its own side knows it.
+/// One bot, and what it knows about itself.
 #[derive(Clone, Debug, Default)]
 struct Known {
     id: Option<String>,
@@ -56,7 +56,7 @@ struct World {
 }
 
 impl World {
-    /// Lives until its end, or until the server no longer answers.
+    /// Sends callbacks until the bot has ended, or until the server no longer answers.
     async fn live(self, number: usize) -> Result<(), reqwest::Error> {
         let mut known = self.known.lock().await.get(&number).cloned().unwrap_or_default();
         if known.id.is_none() {
@@ -94,7 +94,7 @@ impl World {
         self.acknowledged.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// All lives, as many at once as there are places; how many came to their end.
+    /// Runs all bots, with a limited number at once. Returns how many reached their end.
     async fn all(&self) -> usize {
         let mut lives = tokio::task::JoinSet::<Result<(), reqwest::Error>>::new();
         let mut ended = 0;
@@ -116,7 +116,7 @@ impl World {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_thousand_lives_go_on_after_kill_9_and_nothing_acknowledged_is_lost(#[case] backend: Backend) {
+async fn a_thousand_bots_continue_after_kill_9_and_nothing_acknowledged_is_lost(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let admin = server.admin();
@@ -131,7 +131,7 @@ async fn a_thousand_lives_go_on_after_kill_9_and_nothing_acknowledged_is_lost(#[
     }
     server.kill().await;
     let ended = lives.await.unwrap();
-    assert!(ended < BOTS, "it was killed in the middle");
+    assert!(ended < BOTS, "the server was killed meanwhile");
 
     let server = Process::start(&database).await;
     let world = world.on(&server.url);
@@ -140,7 +140,7 @@ async fn a_thousand_lives_go_on_after_kill_9_and_nothing_acknowledged_is_lost(#[
         let id = known.id.as_ref().unwrap();
         let bot = world.user.get(&format!("/bots/{id}")).await["bot"].take();
         let status = bot["status"].as_str().unwrap();
-        // Acknowledged, or one further: what was under way may have been committed without its answer arriving.
+        // The acknowledged step, or one more: a step may have been committed without its answer arriving.
         let status_after = |steps: usize| if steps == 0 { "deploying" } else { STEPS[steps - 1].1 };
         let possible = [status_after(known.steps), status_after((known.steps + 1).min(STEPS.len()))];
         assert!(possible.contains(&status), "{status} after {} steps", known.steps);
@@ -168,6 +168,10 @@ async fn a_thousand_lives_go_on_after_kill_9_and_nothing_acknowledged_is_lost(#[
             .filter(|event| event["kind"] == "status_changed")
             .map(|event| event["to"].as_str().unwrap())
             .collect();
-        assert_eq!(moves, ["starting", "awaiting_admission", "active", "completed"], "each change is told once");
+        assert_eq!(
+            moves,
+            ["starting", "awaiting_admission", "active", "completed"],
+            "there is one event for each change"
+        );
     }
 }

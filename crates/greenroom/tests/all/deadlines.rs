@@ -1,5 +1,5 @@
-//! Deadlines hold although the server restarts again and again, each time before it has listened for as long as a bot may
-//! be silent. A bot that speaks is never ended for the server's being away.
+//! Deadlines hold although the server restarts again and again, each time before it has listened for as long as a bot
+//! may be silent. A bot that sends heartbeats is never ended because the server was stopped.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,17 @@ use serde_json::{Value, json};
 
 use crate::support::{Backend, Client, Database, Life, Process, meet_link};
 
-/// A bot may be silent for 4 s while somebody listens: two heartbeats, and two seconds until they are written. The
-/// sweeper looks at each start, and would look next when the server is away again.
+/// A bot may be silent for 4 s while the server listens: two heartbeats, and two seconds until they are written. The
+/// sweeper runs at each start. Its next run would be after the server has stopped again.
 const CONFIG: &str = "[heartbeat]\ninterval = \"1s\"\n\
                       [sweeper]\ninterval = \"6s\"\nno_start = \"6s\"\nno_join = \"6s\"\nheartbeat_lost = \"6s\"\n\
                       stop_grace = \"6s\"\n\
                       [[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\n\
                       process = { command = [\"true\"] }\n";
-/// How long a server lives.
+/// How long each server runs.
 const LIVES: Duration = Duration::from_millis(2_500);
 const BEAT: Duration = Duration::from_millis(500);
-/// Longer than any of the deadlines, however slow the machine.
+/// Longer than any of the deadlines, however slow the machine is.
 const PATIENCE: Duration = Duration::from_secs(90);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ enum End {
     Stopped,
 }
 
-/// A bot that a person assigned by hand.
+/// A bot that an operator assigned by hand.
 struct Bot {
     id: String,
     life: Life,
@@ -41,13 +41,13 @@ impl Bot {
 
     async fn started(admin: &Client, user: &Client, number: usize) -> Self {
         let bot = Self::assigned(admin, user, number).await;
-        bot.life.well("started", json!({})).await;
+        bot.life.report("started", json!({})).await;
         bot
     }
 
     async fn joined(admin: &Client, user: &Client, number: usize) -> Self {
         let bot = Self::started(admin, user, number).await;
-        bot.life.well("joined", json!({})).await;
+        bot.life.report("joined", json!({})).await;
         bot
     }
 }
@@ -77,12 +77,12 @@ async fn deadlines_hold_although_the_server_restarts_every_few_seconds(
 
     let begun = Instant::now();
     loop {
-        // Those that live speak as long as the server does; the one that waits in the lobby too.
+        // Living bots send heartbeats while the server runs, and so does the bot in the lobby.
         let lived = Instant::now();
         let mut beats = tokio::time::interval(BEAT);
         while lived.elapsed() < LIVES {
             beats.tick().await;
-            healthy.life.on(&server.url).well("heartbeat", json!({})).await;
+            healthy.life.on(&server.url).report("heartbeat", json!({})).await;
             let _ = lobby.life.on(&server.url).say("heartbeat", json!({})).await;
         }
         let mut open = 0;
@@ -115,15 +115,15 @@ async fn deadlines_hold_although_the_server_restarts_every_few_seconds(
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_was_away_for_longer_than_any_deadline_first_listens(#[case] backend: Backend) {
+async fn a_server_that_was_down_for_longer_than_any_deadline_first_listens(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start_configured(&database, CONFIG).await;
     let (admin, user) = (server.admin(), server.admin().user(100).await);
     let bot = Bot::joined(&admin, &user, 1).await;
-    bot.life.well("heartbeat", json!({})).await;
+    bot.life.report("heartbeat", json!({})).await;
     server.terminate().await;
     assert!(server.wait().await);
-    // As if an hour had passed, for the bot and for those who listened.
+    // Moves the times of the bot and of the listening windows back by an hour.
     match backend {
         Backend::Sqlite => {
             let hour = "UPDATE heartbeats SET at = strftime('%Y-%m-%dT%H:%M:%f000Z', at, '-1 hour');
@@ -145,8 +145,8 @@ async fn a_server_that_was_away_for_longer_than_any_deadline_first_listens(#[cas
     let (user, life) = (user.on(&server.url), bot.life.on(&server.url));
     let (status, answer) = server.admin().post("/admin/sweeper/run", json!({})).await;
     assert_eq!((status.as_u16(), &answer["failed"]), (200, &json!(0)), "{answer}");
-    life.well("heartbeat", json!({})).await;
+    life.report("heartbeat", json!({})).await;
     assert_eq!(user.show_bot(&bot.id).await["status"], "active");
-    // From here on it is silent, and somebody listens.
+    // From here on the bot is silent, and the server listens.
     assert_eq!(user.until(&bot.id, "failed").await["reason"], "heartbeat_lost");
 }

@@ -1,16 +1,18 @@
-//! What tests of Docker stand on, tested by itself: if this fails, others fail for no fault of the server.
+//! Tests of the Docker test support. If they fail, other tests fail too, without a fault of the server.
 
 use rstest::rstest;
 use serde_json::json;
 
-use crate::support::{Backend, Database, Engine, Ours, Process, Recipe, Registry, docker_gateway, meet_link, until};
+use crate::support::{
+    Backend, Database, Engine, Labelled, Process, Recipe, Registry, docker_gateway, meet_link, until,
+};
 
 #[tokio::test]
 async fn a_script_runs_in_a_docker_container() {
     let engine = Engine::shared().await;
-    let ours = engine.only_ours();
+    let labelled = engine.unique_label();
     let image = engine.image(&Recipe::script("echo it runs; exit 3")).await;
-    let container = engine.run(&image, &ours, &[]).await;
+    let container = engine.run(&image, &labelled, &[]).await;
     assert_eq!(engine.exit_code(&container).await, 3);
     assert_eq!(engine.log_of(&container).await, "it runs\n");
 }
@@ -35,9 +37,9 @@ async fn a_bot_in_a_docker_container_reaches_the_server_under_test(#[case] recip
     let (_, data) = server.admin().post(&format!("/admin/bots/{bot}/assignment"), json!({})).await;
 
     let engine = Engine::shared().await;
-    let ours = engine.only_ours();
+    let labelled = engine.unique_label();
     let image = engine.image(&recipe).await;
-    let container = engine.run(&image, &ours, &[format!("BOT_DATA={data}")]).await;
+    let container = engine.run(&image, &labelled, &[format!("BOT_DATA={data}")]).await;
     user.until(&bot, "active").await;
     user.stop(&bot).await;
     assert_eq!(engine.exit_code(&container).await, 0);
@@ -47,9 +49,9 @@ async fn a_bot_in_a_docker_container_reaches_the_server_under_test(#[case] recip
 #[tokio::test]
 async fn a_docker_health_check_that_fails_is_seen() {
     let engine = Engine::shared().await;
-    let ours = engine.only_ours();
+    let labelled = engine.unique_label();
     let recipe = Recipe::script("sleep 1000").with_health_check(100, "exit 1");
-    let container = engine.run(&engine.image(&recipe).await, &ours, &[]).await;
+    let container = engine.run(&engine.image(&recipe).await, &labelled, &[]).await;
     until("the container is unhealthy", async || {
         let state = engine.docker.inspect_container(&container, None).await.unwrap().state.unwrap();
         state.health.unwrap().status == Some(bollard::models::HealthStatusEnum::UNHEALTHY)
@@ -66,24 +68,24 @@ async fn a_pull_by_docker_from_the_registry_is_counted_once() {
     assert_eq!(registry.pulls(&name), 0);
     engine.pull(&name).await.unwrap();
     assert!(engine.has_image(&name).await);
-    until("the registry has written it down", async || registry.pulls(&name) > 0).await;
+    until("the registry has logged it", async || registry.pulls(&name) > 0).await;
     engine.pull(&name).await.unwrap();
     assert_eq!(registry.pulls(&name), 1);
-    assert_eq!(registry.fetches(&name), 0, "its layer was there under another name");
+    assert_eq!(registry.fetches(&name), 0, "the engine had the layer under another name");
 }
 
-async fn fail(engine: Engine, ours: Ours, image: String) {
-    engine.run(&image, &ours, &[]).await;
-    assert_eq!(ours.running().await.len(), 2);
+async fn fail(engine: Engine, labelled: Labelled, image: String) {
+    engine.run(&image, &labelled, &[]).await;
+    assert_eq!(labelled.running().await.len(), 2);
 }
 
 #[tokio::test]
-async fn what_a_test_makes_in_docker_is_gone_with_it_even_when_it_fails() {
+async fn resources_of_a_test_in_docker_are_removed_even_if_it_fails() {
     let engine = Engine::shared().await;
-    let ours = engine.only_ours();
-    let (name, value) = ours.label();
+    let labelled = engine.unique_label();
+    let (name, value) = labelled.label();
     let image = engine.image(&Recipe::script("sleep 1000")).await;
-    let failed = tokio::spawn(fail(engine.clone(), ours, image));
+    let failed = tokio::spawn(fail(engine.clone(), labelled, image));
     assert!(failed.await.is_err());
-    assert_eq!(engine.ours(&format!("{name}={value}")).containers().await, []);
+    assert_eq!(engine.labelled(&format!("{name}={value}")).containers().await, []);
 }

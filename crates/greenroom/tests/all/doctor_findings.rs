@@ -1,5 +1,5 @@
-//! What `greenroom doctor` finds: a server that is down, bots that wait, containers that are gone, programs that the
-//! server does not find, limits that were changed by hand, replicas that disagree.
+//! The findings of `greenroom doctor`: a server that is down, bots that wait, missing containers, programs that the
+//! server does not find, limits that were changed by hand, and replicas with different settings.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use crate::support::{
 
 const STAYS: &str = r#"echo '{"event": "joined"}'; sleep 1000"#;
 
-/// Runs the doctor as it is run beside a server, with this `PATH` if one is given.
+/// Runs the doctor in the folder of a server, with this `PATH` if one is given.
 async fn doctor(folder: &Path, database: &str, arguments: &[&str], path: Option<&str>) -> (bool, String) {
     let mut command = Process::command();
     command.arg("doctor").args(arguments).args(["--database", database]).current_dir(folder);
@@ -44,7 +44,7 @@ async fn a_server_that_was_killed_is_found_to_be_down() {
     server.kill().await;
     let (in_order, said) = doctor(database.folder.path(), &database.url, &[], None).await;
     assert!(!in_order, "{said}");
-    expect(&said, &["BAD   running     no server answers"]);
+    expect(&said, &["BAD   running     the server at "]);
 }
 
 #[tokio::test]
@@ -64,11 +64,11 @@ async fn a_full_pool_and_a_bot_that_waits_are_not_in_order() {
     fixture.active(1).await;
     let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
-    expect(&said, &["look  slots       1 of 1: 1 busy; none is free", "ok    waiting     no bot waits"]);
+    expect(&said, &["warn  slots       1 of 1: 1 busy; none is free", "ok    waiting     no bot waits"]);
     let waiting = fixture.user.bot(&meet_link(2)).await;
     let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
-    expect(&said, &["look  waiting     1 bot waits for a slot; the first, ", &waiting]);
+    expect(&said, &["warn  waiting     1 bot waits for a slot. Bot ", &waiting]);
 }
 
 #[tokio::test]
@@ -83,41 +83,41 @@ async fn a_program_that_only_the_caller_finds_is_missing_for_the_server() {
     let (in_order, said) = doctor(folder, database, &[], None).await;
     assert!(!in_order, "{said}");
     expect(&said, &[&format!("BAD   command     there is no program {name} on the server's PATH")]);
-    // Where the caller has it, that is told as well.
+    // If the program is on the caller's own PATH, the doctor says so.
     let bin = folder.join("bin");
     std::fs::create_dir(&bin).unwrap();
     std::os::unix::fs::symlink("/bin/true", bin.join(&name)).unwrap();
     let path = format!("{}:/usr/bin:/bin", bin.display());
     let (in_order, said) = doctor(folder, database, &[], Some(&path)).await;
     assert!(!in_order, "{said}");
-    expect(&said, &["note  PATH        the server's PATH is not yours", "it is on yours"]);
+    expect(&said, &["note  PATH        the server has another PATH than this command", "it is on your PATH"]);
 }
 
 #[tokio::test]
-async fn limits_that_were_changed_by_hand_are_told() {
+async fn limits_that_were_changed_by_hand_are_reported() {
     let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 3", STAYS)).await;
     let (status, _) = fixture.admin.send(Method::PATCH, "/admin/pools/meet", Some(json!({"max_slots": 7}))).await;
     assert_eq!(status, 200);
     let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
-    expect(&said, &["look  limits      changed by hand: max_slots is 7, and 3 in the configuration"]);
+    expect(&said, &["warn  limits      changed by an operator: max_slots is 7, but 3 in the configuration"]);
 }
 
 #[tokio::test]
-async fn replicas_that_tell_bots_different_addresses_are_told_on_postgres() {
+async fn replicas_with_different_public_urls_are_reported_on_postgres() {
     let fixture = ServerFixture::open(Backend::Postgres, &process_pool("meet", "max_slots = 3", STAYS)).await;
     let (_, said) = at(&fixture, &[]).await;
     assert!(!said.contains("different addresses"), "{said}");
     let second = Process::start_with(&fixture.database, &[]).await;
-    // It answers once it has begun to serve.
+    // The server answers when it has begun to serve.
     second.client("").get("/healthz").await;
     let (in_order, said) = at(&fixture, &[]).await;
     assert!(!in_order, "{said}");
-    expect(&said, &["look  public_url  the servers tell bots different addresses", &second.url, &fixture.server.url]);
+    expect(&said, &["warn  public_url  the servers give bots different addresses", &second.url, &fixture.server.url]);
 }
 
 #[tokio::test]
-async fn a_container_that_somebody_removed_is_told_on_docker() {
+async fn a_removed_container_is_reported_on_docker() {
     let engine = Engine::shared().await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
     let fixture = DockerFixture::start(&engine, "docker", &image, "max_slots = 2\nmin_idle = 1", "").await;
@@ -126,27 +126,27 @@ async fn a_container_that_somebody_removed_is_told_on_docker() {
     let (in_order, said) = doctor(&folder, &url, &[], None).await;
     assert!(in_order, "{said}");
     let slot = fixture.slot(1);
-    // A server that runs would make it anew.
+    // A running server would create the container again.
     fixture.server.kill().await;
     let options = RemoveContainerOptionsBuilder::default().force(true).build();
     engine.docker.remove_container(&slot, Some(options)).await.unwrap();
     let (in_order, said) = doctor(&folder, &url, &[], None).await;
     assert!(!in_order, "{said}");
-    expect(&said, &[&format!("look  gone        the provider does not have 1 slot that the store has: {slot}")]);
+    expect(&said, &[&format!("warn  gone        the provider does not have 1 slot that the database has: {slot}")]);
 }
 
 #[tokio::test]
-async fn an_image_that_cannot_be_pulled_is_told_of_its_bot_and_its_slot() {
+async fn an_image_that_cannot_be_pulled_is_reported_for_its_bot_and_its_slot() {
     let engine = Engine::shared().await;
     let fixture = DockerFixture::start(&engine, "docker", "127.0.0.1:1/nobody/bot:1", "max_slots = 1", "").await;
     let bot = fixture.user.bot(&meet_link(1)).await;
     let (folder, url) = (fixture.database.folder.path().to_owned(), fixture.database.url.clone());
     let run = async |arguments: &[&str]| doctor(&folder, &url, arguments, None).await.1;
     let said = run(&["bot", &bot]).await;
-    expect(&said, &["trouble      the image 127.0.0.1:1/nobody/bot:1 cannot be pulled"]);
+    expect(&said, &["problem      the image 127.0.0.1:1/nobody/bot:1 cannot be pulled"]);
     let said = run(&["slot", &fixture.slot(1)]).await;
-    expect(&said, &["is being made (creating) since", "the image 127.0.0.1:1/nobody/bot:1 cannot be pulled"]);
+    expect(&said, &["is being created since", "the image 127.0.0.1:1/nobody/bot:1 cannot be pulled"]);
     assert!(!said.contains("IDLE"), "{said}");
-    // What the provider said when it was tried stays when it waits for its next turn.
-    until("it was tried", async || run(&["bot", &bot]).await.contains("it said last")).await;
+    // The doctor still shows the provider's error while the deployment waits for its next attempt.
+    until("it was attempted", async || run(&["bot", &bot]).await.contains("last error: ")).await;
 }

@@ -1,9 +1,10 @@
-//! What is written from the code is what the code does: the OpenAPI document, the table of the lifecycle, the page.
+//! Documents that are generated from the code agree with the code: the OpenAPI document, the table of the lifecycle,
+//! the page.
 
 use crate::support::{Backend, Database, Process, in_repository};
 
-/// Compares a tracked file with what the code says, between two marker lines if there are any. With `UPDATE=1` the
-/// file is written instead, to be reviewed in the diff.
+/// Compares a tracked file with the generated text, between two marker lines if there are any. With `UPDATE=1`, it
+/// writes the file instead, for review in the diff.
 fn compare(path: &str, made: &str) {
     let file = in_repository(path);
     let tracked = std::fs::read_to_string(&file).unwrap_or_default();
@@ -15,7 +16,7 @@ fn compare(path: &str, made: &str) {
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(&file, &expected).unwrap();
     } else {
-        assert!(tracked == expected, "{path} is not what the code says; UPDATE=1 ./scripts/test documents writes it");
+        assert!(tracked == expected, "{path} differs from the code; UPDATE=1 ./scripts/test documents writes it");
     }
 }
 
@@ -25,11 +26,11 @@ fn the_openapi_document_is_the_reviewed_one() {
 }
 
 #[test]
-fn the_table_of_the_lifecycle_in_the_docs_is_the_one_that_decides() {
+fn the_table_of_the_lifecycle_in_the_docs_is_the_one_in_the_code() {
     compare("docs/lifecycle.md", &domain::lifecycle::render::markdown());
 }
 
-/// The files that a request for a bot goes through, from top to bottom; those of `planner/` are in `crates/domain/src`.
+/// The files that handle a request for a bot, in order. Those of `planner/` are in `crates/domain/src`.
 const WAY_OF_A_REQUEST: [(&str, &str); 21] = [
     ("greenroom/src/placement/mod.rs", "makes a job of the request and hands it to the placer"),
     ("greenroom/src/placement/message.rs", "what is handed over: a job, and where its answer goes"),
@@ -62,7 +63,7 @@ fn lines_of(path: &std::path::Path) -> usize {
 }
 
 #[test]
-fn the_way_of_a_request_in_the_docs_names_files_that_are_there_with_their_sizes() {
+fn the_path_of_a_request_in_the_docs_names_existing_files_with_their_sizes() {
     let mut table = "| file | lines | does |\n|---|---|---|\n".to_owned();
     for (file, does) in WAY_OF_A_REQUEST {
         let folder = if file.starts_with("planner/") { "crates/domain/src" } else { "crates" };
@@ -73,7 +74,7 @@ fn the_way_of_a_request_in_the_docs_names_files_that_are_there_with_their_sizes(
 }
 
 #[test]
-fn every_call_of_the_document_has_a_summary_a_tag_and_an_answer() {
+fn every_operation_of_the_openapi_document_has_a_summary_a_tag_and_an_answer() {
     let document = serde_json::to_value(greenroom::api::document()).unwrap();
     let mut calls = 0;
     for (path, item) in document["paths"].as_object().unwrap() {
@@ -92,10 +93,11 @@ fn every_call_of_the_document_has_a_summary_a_tag_and_an_answer() {
 }
 
 #[test]
-fn the_words_of_the_document_are_those_of_the_vocabulary() {
+fn the_enums_of_the_openapi_document_are_those_of_the_code() {
     let document = serde_json::to_value(greenroom::api::document()).unwrap();
     let enum_of = |schema: &str| document["components"]["schemas"][schema]["enum"].clone();
     assert_eq!(enum_of("Status"), serde_json::json!(domain::ShownStatus::ALL.map(|status| status.as_str())));
+    assert_eq!(enum_of("AuditAction"), serde_json::json!(domain::AuditAction::ALL.map(|action| action.as_str())));
     assert_eq!(enum_of("Platform"), serde_json::json!(domain::Platform::ALL.map(|platform| platform.as_str())));
 }
 
@@ -108,7 +110,7 @@ async fn the_page_shows_every_call_in_chromium_without_anything_from_elsewhere()
     let output = tokio::process::Command::new(chromium)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"])
         .args(["--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage"])
-        // No name but this machine's own can be looked up, so that a page that needs another shows it.
+        // Chromium can resolve no name except this machine's own. So a page that needs another host fails.
         .arg("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1")
         .arg(format!("--user-data-dir={}", profile.path().display()))
         .args(["--virtual-time-budget=20000", "--dump-dom"])

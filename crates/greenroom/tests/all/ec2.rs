@@ -1,5 +1,5 @@
-//! Pools of runners on a real server, with moto for AWS: machines register, are picked up for bots and given back, and no bot
-//! is lost or runs twice, whoever dies.
+//! Pools of runners on a real server, with moto for AWS. Machines register, are picked up for bots and are released. No
+//! bot is lost or runs twice, whichever process dies.
 
 mod agent;
 mod commands;
@@ -18,13 +18,13 @@ struct Ec2Fixture {
     server: Process,
     admin: Client,
     user: Client,
-    /// With which machines become runners of the pool `meet`.
+    /// The token with which machines register as runners of the pool `meet`.
     token: String,
     database: Database,
 }
 
 impl Ec2Fixture {
-    /// With one pool, whose settings are these.
+    /// Starts a server with one pool, which has these settings.
     async fn open(settings: &str) -> Self {
         let cloud = Cloud::new().await;
         let config = cloud.pool("meet", settings);
@@ -46,7 +46,7 @@ impl Ec2Fixture {
         until_idle(&self.admin).await;
     }
 
-    /// Waits until a slot is known to have a runner.
+    /// Waits until a slot has this runner.
     async fn until_on(&self, slot: &str, instance: &str) {
         until_on(&self.admin, slot, instance).await;
     }

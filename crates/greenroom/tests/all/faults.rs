@@ -1,11 +1,11 @@
-//! A provider that fails on purpose: each of its calls, in each of the ways in which calls fail. After the keepers have
-//! run, store and provider agree both ways, everyone who asked has an end, and a bot that lives was not hurt.
+//! A provider that fails on purpose: each of its calls, in each possible way. After the keepers have run, store and
+//! provider agree, every request has a result, and a living bot was not hurt.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::{BotId, Status};
-use greenroom::deployment::Patience;
+use greenroom::deployment::ProviderTimeouts;
 use greenroom::lifecycle::callbacks::Caller;
 use greenroom::placement::SlotEvent;
 use greenroom::store::PoolRow;
@@ -13,7 +13,7 @@ use rstest::rstest;
 
 use crate::support::{Backend, CoreFixture, Database, DeploymentFixture, Fake, Fault, Kind, Plan, pool, until};
 
-/// Time passes: a minute for everyone, in which the keepers run and whatever runs does what it does next.
+/// Advances the clock by a minute, runs the keepers, and performs the next step of agents and bots.
 async fn pass_a_minute(fixture: &DeploymentFixture, live: (BotId, Caller)) {
     fixture.core.clock.advance(Duration::from_secs(61));
     fixture.core.lifecycle.heartbeat(live.1, &[]).await.unwrap();
@@ -27,8 +27,8 @@ async fn opened(backend: Backend, hot: bool) -> DeploymentFixture {
     let meet = PoolRow { hot, max_slots: 12, min_idle: if hot { 2 } else { 0 }, ..pool("meet") };
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet])).await;
     let moment = Duration::from_millis(150);
-    let patience = Patience { start: moment, stop: moment, inspect: moment, pull_stall: moment };
-    let fixture = DeploymentFixture::patient(core, 4, Arc::new(Fake::default()), patience).await;
+    let timeouts = ProviderTimeouts { start: moment, stop: moment, inspect: moment, pull_stall: moment };
+    let fixture = DeploymentFixture::patient(core, 4, Arc::new(Fake::default()), timeouts).await;
     if hot {
         while fixture.core.store.slots(None, None).await.unwrap().iter().all(|slot| slot.bot_id.is_some()) {
             fixture.keep("warm_buffer").await;
@@ -46,7 +46,7 @@ async fn weather(backend: Backend, hot: bool, kind: Kind, fault: Fault) {
     let fixture = opened(backend, hot).await;
     let live = fixture.stays(0).await;
     let before = fixture.bot(live.0).await;
-    // Some slots to work on, one of which is to go.
+    // A few slots, one of which is to be deleted.
     let mut asked = vec![fixture.core.reserved(1).await, fixture.core.reserved(2).await];
     for bot in &asked {
         fixture.runs(*bot).await;
@@ -67,7 +67,7 @@ async fn weather(backend: Backend, hot: bool, kind: Kind, fault: Fault) {
     fixture.core.placement.report(going, SlotEvent::Drain).await.unwrap();
 
     let mut last = None;
-    until("store and provider agree, and everyone has an end", async || {
+    until("store and provider agree, and every bot has ended", async || {
         pass_a_minute(&fixture, live).await;
         let mut open = 0;
         for bot in &asked {
@@ -84,9 +84,9 @@ async fn weather(backend: Backend, hot: bool, kind: Kind, fault: Fault) {
     let after = fixture.bot(live.0).await;
     assert_eq!(after.status, Status::Active, "{:?}", after.reason);
     assert_eq!((&after.slot, after.connection_id), (&before.slot, before.connection_id));
-    // It can still be ended, and then nothing of it is left.
+    // The living bot can still be ended, and then nothing of it is left.
     fixture.core.exited(live.1, 0).await.unwrap();
-    until("nothing of it is left", async || {
+    until("nothing of the bot is left", async || {
         fixture.core.clock.advance(Duration::from_secs(61));
         for keeper in ["deployment", "recovery", "sync"] {
             fixture.keep(keeper).await;
@@ -99,7 +99,7 @@ async fn weather(backend: Backend, hot: bool, kind: Kind, fault: Fault) {
 
 #[rstest]
 #[tokio::test]
-async fn store_and_provider_agree_again_whatever_call_fails_in_whatever_way(
+async fn store_and_provider_agree_again_after_any_failure_of_any_call(
     #[values(Kind::Start, Kind::Stop, Kind::Delete, Kind::List, Kind::Inspect)] kind: Kind,
     #[values(Fault::Error, Fault::Hang, Fault::NoEffect, Fault::NoAnswer, Fault::Late)] fault: Fault,
     #[values(false, true)] hot: bool,

@@ -1,4 +1,4 @@
-//! The feed: every committed event once and in order, whatever order they commit in.
+//! The feed returns every committed event once and in order, in whatever order the transactions commit.
 
 use domain::{BotId, EventId, UserId};
 use greenroom::bus::Bus;
@@ -33,7 +33,7 @@ async fn seen(follower: &mut Follower, store: &Store) -> Vec<i64> {
     step.events.iter().map(|event| event.id.0).collect()
 }
 
-/// Steps until the follower has found its place.
+/// Steps until the follower has found its position.
 async fn settled(store: &Store) -> Follower {
     let mut follower = Follower::default();
     while follower.step(store).await.unwrap().position.is_none() {}
@@ -41,7 +41,7 @@ async fn settled(store: &Store) -> Follower {
 }
 
 #[tokio::test]
-async fn on_postgres_an_event_that_commits_late_is_waited_for_and_heard_in_its_place() {
+async fn on_postgres_an_event_that_commits_late_is_waited_for_and_read_in_order() {
     let database = Database::new(Backend::Postgres).await;
     let store = database.open().await;
     let mut follower = settled(&store).await;
@@ -71,14 +71,14 @@ async fn on_postgres_an_event_that_was_rolled_back_is_not_waited_for_any_longer(
 }
 
 #[tokio::test]
-async fn on_postgres_a_follower_that_begins_late_stands_before_what_is_still_on_its_way() {
+async fn on_postgres_a_new_follower_starts_before_events_that_are_not_committed_yet() {
     let database = Database::new(Backend::Postgres).await;
     let store = database.open().await;
     let late = begun(&store).await;
     begun(&store).await.commit().await.unwrap();
     let mut follower = Follower::default();
     for _ in 0..5 {
-        assert_eq!(follower.step(&store).await.unwrap().position, None, "event 1 may still come");
+        assert_eq!(follower.step(&store).await.unwrap().position, None, "event 1 may still be committed");
     }
     late.commit().await.unwrap();
     let position = loop {
@@ -88,11 +88,11 @@ async fn on_postgres_a_follower_that_begins_late_stands_before_what_is_still_on_
     };
     assert_eq!(position, EventId(2));
     let events = store.events_of_user(UserId(Uuid::nil()), EventId(0), position, 10).await.unwrap();
-    assert_eq!(events.len(), 2, "who reads up to the position misses nothing");
+    assert_eq!(events.len(), 2, "a reader up to the position misses nothing");
 }
 
 #[tokio::test]
-async fn on_postgres_a_gap_behind_one_that_was_filled_is_waited_for_too() {
+async fn on_postgres_a_second_gap_is_waited_for_too() {
     let database = Database::new(Backend::Postgres).await;
     let store = database.open().await;
     let mut follower = settled(&store).await;
@@ -102,7 +102,7 @@ async fn on_postgres_a_gap_behind_one_that_was_filled_is_waited_for_too() {
     let third = begun(&store).await;
     begun(&store).await.commit().await.unwrap();
     first.commit().await.unwrap();
-    assert_eq!(seen(&mut follower, &store).await, [1, 2], "the third is still on its way");
+    assert_eq!(seen(&mut follower, &store).await, [1, 2], "the third is not committed yet");
     third.commit().await.unwrap();
     let mut heard = Vec::new();
     while heard.len() < 2 {
@@ -115,7 +115,7 @@ async fn on_postgres_a_gap_behind_one_that_was_filled_is_waited_for_too() {
 async fn on_postgres_a_long_transaction_elsewhere_does_not_hold_up_the_feed() {
     let database = Database::new(Backend::Postgres).await;
     let store = database.open().await;
-    // It writes, so it has an id of its own, and it goes on through everything below.
+    // This transaction writes, so it has a transaction id. It stays open until the end of the test.
     let mut elsewhere = store.begin().await.unwrap();
     elsewhere.keep_setting("x", "y").await.unwrap();
     let mut follower = settled(&store).await;
@@ -133,7 +133,7 @@ async fn on_postgres_a_long_transaction_elsewhere_does_not_hold_up_the_feed() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn among_many_writers_every_committed_event_is_heard_once_and_in_order(#[case] backend: Backend) {
+async fn with_many_writers_every_committed_event_is_read_once_and_in_order(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let mut follower = settled(&store).await;
@@ -167,7 +167,7 @@ async fn among_many_writers_every_committed_event_is_heard_once_and_in_order(#[c
 }
 
 #[tokio::test]
-async fn what_another_replica_of_postgres_places_is_heard_through_the_journal_before_any_poll() {
+async fn placements_of_another_replica_on_postgres_arrive_through_the_journal_before_any_poll() {
     let database: std::sync::Arc<Database> = Database::new(Backend::Postgres).await.into();
     let plan = Plan::of([greenroom::store::PoolRow { max_slots: 5, ..pool("meet") }]);
     let [places, hears] =
@@ -179,6 +179,6 @@ async fn what_another_replica_of_postgres_places_is_heard_through_the_journal_be
     for number in 0..3 {
         let bot = places.reserved(number).await;
         let heard = tokio::time::timeout(std::time::Duration::from_secs(30), listener.live.recv()).await;
-        assert_eq!(heard.expect("the journal tells of it").unwrap().bot_id, bot);
+        assert_eq!(heard.expect("the journal has it").unwrap().bot_id, bot);
     }
 }

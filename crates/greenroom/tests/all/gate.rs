@@ -1,4 +1,5 @@
-//! The deploy gate: at most so many starts at once, first in first out, in whatever process, and nobody waits for ever.
+//! The deploy gate: it limits the number of concurrent starts, in order of arrival, across all processes, and no bot
+//! waits for ever.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use greenroom::store::{Holder, PoolRow, Served};
 use rstest::rstest;
 use uuid::Uuid;
 
-use crate::support::written::write;
+use crate::support::placement_writes::write;
 use crate::support::{
     Backend, Call, CoreFixture, Database, DeploymentFixture, Fake, Plan, bot_request, configure, pool, until,
 };
@@ -25,13 +26,13 @@ fn meet(max_slots: i64) -> PoolRow {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn four_of_twenty_starts_are_under_way_at_once_and_pass_in_the_order_of_arrival(#[case] backend: Backend) {
+async fn four_of_twenty_starts_run_at_once_and_pass_the_gate_in_order_of_arrival(#[case] backend: Backend) {
     let fixture = DeploymentFixture::with(backend, [meet(20)], 4, Fake::hanging()).await;
     let answers = fixture.core.ask_at_once((0..20).map(bot_request)).await;
     until("four starts hang", async || fixture.fake.starting() == 4).await;
     assert_eq!(fixture.at_gate().await, (4, 16));
     let deployments = fixture.core.store.deployments().await.unwrap();
-    assert!(deployments[..4].iter().all(|first| first.active), "the first four are behind the gate");
+    assert!(deployments[..4].iter().all(|first| first.active), "the first four are inside the gate");
     for (before, next) in deployments.iter().enumerate().skip(4) {
         fixture.fake.release(1);
         until("the next has passed", async || fixture.fake.starts().len() > before).await;
@@ -54,7 +55,7 @@ async fn a_start_that_fails_again_and_again_lets_others_pass_meanwhile(#[case] b
     let fixture = DeploymentFixture::with(backend, [meet(2)], 1, Fake::default().failing_starts(trouble)).await;
     let first = fixture.core.reserved(0).await;
     let second = fixture.core.reserved(1).await;
-    // There is one place behind the gate.
+    // The gate admits one deployment at a time.
     let other = fixture.runs(second).await;
     let tried = fixture.fake.starts();
     let slot = tried[0].clone();
@@ -68,7 +69,7 @@ async fn a_start_that_fails_again_and_again_lets_others_pass_meanwhile(#[case] b
 }
 
 #[tokio::test]
-async fn a_bot_that_is_stopped_between_two_tries_leaves_nothing_behind() {
+async fn a_bot_that_is_stopped_between_two_attempts_leaves_nothing_behind() {
     let trouble = (0..4).map(|_| ProviderError::transient("no node has room"));
     let fixture = DeploymentFixture::with(Backend::Sqlite, [meet(1)], 4, Fake::default().failing_starts(trouble)).await;
     let bot = fixture.core.reserved(0).await;
@@ -82,13 +83,13 @@ async fn a_bot_that_is_stopped_between_two_tries_leaves_nothing_behind() {
     fixture.reconcile();
     assert_eq!(fixture.end_of(bot).await, (Status::Completed, Some("stopped".to_owned())));
     let slot = fixture.slot_is("pool-meet-001", SlotStatus::Idle).await.name;
-    // Something may have been begun: it is ended before anybody else has the slot.
+    // Something may have been started, so it is stopped before another bot gets the slot.
     let calls = fixture.fake.calls_for(&slot);
     assert_eq!(calls[4..], [Call::Stop(slot.clone()), Call::Create(slot)]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_gate_holds_over_two_servers_on_one_postgres() {
+async fn the_gate_holds_across_two_servers_on_one_postgres() {
     let left = DeploymentFixture::with(Backend::Postgres, [meet(20)], 4, Fake::hanging()).await;
     let right = left.beside(4).await;
     let (some, others) = tokio::join!(
@@ -96,7 +97,7 @@ async fn the_gate_holds_over_two_servers_on_one_postgres() {
         right.core.ask_at_once((10..20).map(bot_request))
     );
     until("four starts hang", async || left.fake.starting() == 4).await;
-    // Both look once more, and see that it is full.
+    // Both check again, and see that the gate is full.
     left.reconcile();
     right.reconcile();
     assert_eq!(right.at_gate().await, (4, 16));
@@ -117,7 +118,7 @@ async fn the_gate_holds_over_two_servers_on_one_postgres() {
 async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_next_in_the_queue(
     #[case] backend: Backend,
 ) {
-    // Shorter than the lease of the one behind the gate, which goes on.
+    // Shorter than the lease of the deployment inside the gate, which continues.
     let plan = Plan::of([meet(2)]);
     let plan = Plan { deadlines: Deadlines { deploy: Duration::from_secs(10), ..plan.deadlines }, ..plan };
     let fixture = DeploymentFixture::planned(backend, &plan, 1, Fake::hanging()).await;
@@ -127,7 +128,7 @@ async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_ne
     fixture.core.clock.advance(Duration::from_secs(10));
     fixture.reconcile();
     assert_eq!(fixture.end_of(late).await, (Status::Failed, Some("deploy_timeout".to_owned())));
-    // In the same moment, since nothing was begun in it.
+    // The next bot gets the slot in the same transaction, because nothing was started in it.
     assert_eq!(fixture.bot(next).await.slot, fixture.bot(late).await.slot);
     assert_eq!(fixture.queue().await, []);
     fixture.fake.release(2);
@@ -141,7 +142,7 @@ async fn a_bot_that_waits_too_long_at_the_gate_fails_and_its_slot_goes_to_the_ne
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn a_deployment_that_is_requested_or_cancelled_twice_counts_once(#[case] backend: Backend) {
-    // Nobody is at work: the gate stays shut.
+    // No server runs the pools, so the gate stays shut.
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
     for number in 0..3 {
         core.reserved(number).await;
@@ -170,7 +171,7 @@ async fn a_deployment_that_is_requested_or_cancelled_twice_counts_once(#[case] b
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_an_earlier_process_left_behind_is_taken_over_at_once_where_nobody_else_can_live(
+async fn deployments_of_an_earlier_process_are_taken_over_at_once_if_there_can_be_only_one_process(
     #[case] backend: Backend,
 ) {
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
@@ -182,7 +183,7 @@ async fn what_an_earlier_process_left_behind_is_taken_over_at_once_where_nobody_
     assert_eq!(fixture.fake.starts().len(), 1);
 }
 
-/// A replica lets a bot through the gate, and is never heard of again.
+/// A replica lets a bot through the gate, and then never does anything again.
 async fn hold(core: &CoreFixture, bot: BotId, replica: Uuid) {
     let served = [Served { pool: "meet".to_owned(), image: None }];
     let mut tx = core.store.begin().await.unwrap();
@@ -192,7 +193,7 @@ async fn hold(core: &CoreFixture, bot: BotId, replica: Uuid) {
 }
 
 #[tokio::test]
-async fn what_a_replica_holds_is_taken_over_when_it_is_dead_and_not_before_on_postgres() {
+async fn deployments_of_a_replica_are_taken_over_only_after_its_death_on_postgres() {
     let core = CoreFixture::planned(Database::new(Backend::Postgres).await.into(), &Plan::of([meet(3)])).await;
     let replica = Holder { id: Uuid::new_v4(), name: "the other".to_owned() };
     core.store.register_replica(&replica, Duration::from_secs(600)).await.unwrap();
@@ -203,13 +204,13 @@ async fn what_a_replica_holds_is_taken_over_when_it_is_dead_and_not_before_on_po
     let other = fixture.core.reserved(1).await;
     fixture.runs(other).await;
     fixture.reconcile();
-    assert_eq!(fixture.fake.starts(), [fixture.bot(other).await.slot.unwrap()], "it is left to the other replica");
-    // It dies: its lease is not renewed any more.
+    assert_eq!(fixture.fake.starts(), [fixture.bot(other).await.slot.unwrap()], "the other replica still holds it");
+    // The replica dies: its lease is not renewed any more.
     assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
     fixture.lives(left_behind).await;
     assert_eq!(fixture.fake.starts().len(), 2);
     let renewed = fixture.core.store.renew_replica(replica.id, Duration::from_secs(600)).await.unwrap();
-    assert!(!renewed, "who was taken for dead is told so");
+    assert!(!renewed, "a replica that was taken for dead gets an error");
 }
 
 #[rstest]
@@ -223,10 +224,10 @@ async fn a_stop_at_the_gate_ends_the_bot_at_once_and_frees_its_slot(#[case] back
     let answer = fixture.core.lifecycle.stop(fixture.core.user, stopped).await.unwrap();
     assert_eq!(answer.bot.status, Status::Completed);
     assert_eq!(fixture.core.stands(stopped).await, (Status::Completed, Some("stopped".to_owned())));
-    until("its slot is the next one's", async || fixture.place_of(next).await.is_some()).await;
+    until("the next bot has its slot", async || fixture.place_of(next).await.is_some()).await;
     let slot = fixture.bot(stopped).await.slot.unwrap();
     assert_eq!(fixture.bot(next).await.slot.as_ref(), Some(&slot));
-    assert_eq!(fixture.fake.count(&Call::Start(slot)), 0, "nothing was begun in it");
+    assert_eq!(fixture.fake.count(&Call::Start(slot)), 0, "nothing was started in it");
     fixture.fake.release(2);
     fixture.runs(next).await;
 }
@@ -241,10 +242,10 @@ async fn a_slot_whose_bot_ended_during_its_start_is_cleared_before_the_next_has_
     let fixture = DeploymentFixture::planned(backend, &plan, 1, Fake::hanging()).await;
     let bot = fixture.starting(0).await;
     let next = fixture.core.reserved(1).await;
-    // Something may run already, so it is told to leave; nobody answers.
+    // Something may run already, so the server sends the command to leave. Nothing answers.
     let stopped = fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
     assert_eq!(stopped.bot.status, Status::Stopping);
-    assert_eq!(fixture.queue().await, [next], "the slot is not free while a start is under way");
+    assert_eq!(fixture.queue().await, [next], "the slot is not free while a start is in progress");
     assert_eq!(fixture.core.after(5).await, 1);
     assert_eq!(fixture.core.stands(bot).await, (Status::Completed, Some("stopped".to_owned())));
     fixture.fake.release(2);
@@ -257,7 +258,7 @@ async fn a_slot_whose_bot_ended_during_its_start_is_cleared_before_the_next_has_
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_is_made_ready_for_nobody_only_after_those_with_a_bot(#[case] backend: Backend) {
+async fn a_slot_without_a_bot_is_started_only_after_those_with_a_bot(#[case] backend: Backend) {
     let hot = PoolRow { hot: true, min_idle: 3, ..meet(9) };
     let fixture = DeploymentFixture::with(backend, [hot], 1, Fake::hanging()).await;
     until("a slot is made ready", async || fixture.fake.starts().len() == 1).await;
@@ -274,16 +275,16 @@ async fn a_slot_is_made_ready_for_nobody_only_after_those_with_a_bot(#[case] bac
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn slots_that_are_made_ready_for_nobody_leave_one_place_behind_the_gate_to_bots(#[case] backend: Backend) {
+async fn slots_without_a_bot_leave_one_place_in_the_gate_to_bots(#[case] backend: Backend) {
     let hot = PoolRow { hot: true, min_idle: 6, max_slots: 10, ..pool("meet") };
     let fixture = DeploymentFixture::with(backend, [hot], 4, Fake::hanging()).await;
-    // Passing the gate comes before the start: a bot that passes next must not overtake one of the three.
+    // A bot passes the gate before its start. A bot that passes next must not overtake one of the three.
     until("three of six are being started", async || fixture.at_gate().await == (3, 3) && fixture.fake.starting() == 3)
         .await;
     fixture.reconcile();
     let bot = fixture.core.reserved(0).await;
     let slot = fixture.bot(bot).await.slot.unwrap();
-    until("the bot's is the fourth", async || fixture.fake.starts().get(3) == Some(&slot)).await;
+    until("the bot's start is the fourth", async || fixture.fake.starts().get(3) == Some(&slot)).await;
     assert_eq!(fixture.at_gate().await.0, 4);
     fixture.fake.release(7);
     fixture.gate_is_free().await;
@@ -294,7 +295,7 @@ async fn slots_that_are_made_ready_for_nobody_leave_one_place_behind_the_gate_to
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend: Backend) {
+async fn hanging_starts_on_one_host_do_not_delay_another_host(#[case] backend: Backend) {
     let far = PoolRow { host: "docker far".to_owned(), platform: Platform::Zoom, ..pool("far") };
     let fixture =
         DeploymentFixture::with(backend, [meet(5), PoolRow { max_slots: 5, ..far }], 2, Fake::hanging()).await;
@@ -321,7 +322,7 @@ async fn starts_that_hang_on_one_host_hold_up_nobody_on_another(#[case] backend:
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_replica_leaves_pools_alone_that_it_has_no_provider_for(#[case] backend: Backend) {
+async fn a_replica_ignores_pools_that_it_has_no_provider_for(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [PoolRow { platform: Platform::Zoom, ..pool("old") }]).await;
     // Another replica has a newer configuration.
     configure(&fixture.core.store, &meet(2)).await;
@@ -337,7 +338,7 @@ async fn a_replica_leaves_pools_alone_that_it_has_no_provider_for(#[case] backen
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_waits_passes_the_gate_of_the_host_to_which_its_pool_was_moved(#[case] backend: Backend) {
+async fn a_waiting_deployment_passes_the_gate_of_its_pools_new_host(#[case] backend: Backend) {
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(3)])).await;
     core.reserved(0).await;
     hold(&core, core.store.deployments().await.unwrap()[0].bot_id.unwrap(), Uuid::new_v4()).await;
@@ -347,19 +348,19 @@ async fn what_waits_passes_the_gate_of_the_host_to_which_its_pool_was_moved(#[ca
     tx.commit().await.unwrap();
     let deployments = core.store.deployments().await.unwrap();
     let hosts: Vec<&str> = deployments.iter().map(|row| row.host.as_str()).collect();
-    assert_eq!(hosts, ["process here", "docker elsewhere"], "what is under way stays where it is");
+    assert_eq!(hosts, ["process here", "docker elsewhere"], "a deployment in progress stays on its host");
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_deployment_of_a_replica_of_the_version_before_passes_too(#[case] backend: Backend) {
+async fn a_deployment_of_a_replica_of_the_earlier_version_passes_the_gate(#[case] backend: Backend) {
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet(2)])).await;
     let held = core.reserved(0).await;
     hold(&core, held, Uuid::new_v4()).await;
     let waiting = core.reserved(1).await;
-    // As that version would have written them: it knows neither pools nor hosts of deployments, nor replicas.
+    // Rows as the earlier version writes them: it has no pool, host or replica of a deployment.
     let before =
         "UPDATE deployments SET pool = NULL, host = NULL, replica = NULL, lease_until = '2020-01-01T00:00:00Z'";
     core.database.execute(before).await;
@@ -376,7 +377,7 @@ async fn a_deployment_of_a_replica_of_the_version_before_passes_too(#[case] back
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_that_was_held_by_work_that_was_dropped_is_released_after_a_while(#[case] backend: Backend) {
+async fn a_slot_lock_of_cancelled_work_is_released_after_a_while(#[case] backend: Backend) {
     let fixture = DeploymentFixture::with(backend, [meet(1)], 1, Fake::slow_to_end()).await;
     let bot = fixture.core.reserved(0).await;
     let name = fixture.runs(bot).await;
@@ -388,7 +389,7 @@ async fn a_slot_that_was_held_by_work_that_was_dropped_is_released_after_a_while
     until("it is being stopped", async || fixture.fake.count(&Call::Stop(name.clone())) == 1).await;
     work.abort();
     fixture.fake.release_ends(1);
-    assert_eq!(fixture.deployment.recover(&name).await.unwrap(), None, "something of it may still be under way");
+    assert_eq!(fixture.deployment.recover(&name).await.unwrap(), None, "a part of it may still be in progress");
     until("it can be recovered", async || fixture.deployment.recover(&name).await.unwrap().is_some()).await;
     fixture.slot_is(name.as_str(), SlotStatus::Idle).await;
 }

@@ -1,5 +1,5 @@
-//! The random histories of the planner's model, through the real store: after every step the database has what the planner
-//! has. `docs/planner.md` says what a history is.
+//! Runs the random histories of the planner's model on the real store. After every step, the database agrees with the
+//! planner. `docs/planner.md` explains what a history is.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -19,25 +19,25 @@ use uuid::Uuid;
 
 use crate::support::{Backend, Database, Reader};
 
-/// As many as fit into some ten seconds.
+/// As many as run in about ten seconds.
 const HISTORIES: u64 = 60;
 
-/// A store, and a connection for what changes outside of placement.
+/// A store, and a connection for changes outside of placement.
 struct Stored {
     store: Store,
     raw: Reader,
-    /// A second connection, which ends that of a batch in the middle of its write; only PostgreSQL has such connections.
+    /// A second connection, which kills the connection of a batch during its write. SQLite has no such connections.
     killer: Option<Reader>,
     lost: u64,
-    /// The token that the last write has left.
+    /// The token after the last write.
     token: Uuid,
-    /// The copy of another replica, which only follows the journal.
+    /// The snapshot of another replica, which only follows the journal.
     follower: (Snapshot, Position),
     last_event: EventId,
     _database: Database,
 }
 
-/// A value as both databases read it in a statement.
+/// A value as a literal of both databases.
 fn value(value: Option<impl Display>) -> String {
     value.map_or("NULL".to_owned(), |value| format!("'{}'", value.to_string().replace('\'', "''")))
 }
@@ -79,10 +79,11 @@ impl Stored {
         applied.map_err(|error| error.to_string())
     }
 
-    /// Ends the database's side of a batch while its write is under way. False where the database has no such side.
+    /// Kills the database connection of a batch during its write. Returns false if the database has no such
+    /// connections.
     async fn kill(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<bool, String> {
         let Some(killer) = &mut self.killer else { return Ok(false) };
-        // The write waits for the token, so that it is still under way when it is killed.
+        // The write waits for the token, so that it is still in progress when it is killed.
         self.raw.execute("BEGIN; SELECT token FROM placement FOR UPDATE;".to_owned()).await;
         let details = jobs.iter().enumerate().filter_map(|(number, job)| Some((number, details(job)?))).collect();
         let (tokens, journal) = ((self.token, Uuid::new_v4()), Changed::of(changes));
@@ -98,7 +99,7 @@ impl Stored {
         }
     }
 
-    /// The events since they were read last.
+    /// The events since the last read.
     async fn new_events(&mut self) -> Result<Vec<NewEvent>, String> {
         let rows = self.store.events_after(self.last_event, 1_000).await.map_err(|error| error.to_string())?;
         self.last_event = rows.last().map_or(self.last_event, |row| row.id);
@@ -114,7 +115,7 @@ impl Stored {
         Ok(events.collect())
     }
 
-    /// Follows the journal as another replica does, and compares what it has then with what is stored.
+    /// Follows the journal as another replica does, and compares the result with the stored data.
     async fn follow(&mut self, stored: &Snapshot, users: &[UserId]) -> Result<(), Box<dyn std::error::Error>> {
         let (copy, position) = &mut self.follower;
         let since = self.store.placement_since(*position).await?;
@@ -175,8 +176,8 @@ impl Stored {
     }
 }
 
-/// What is read by name: its kind and its name; of an idempotency key, its user and the key. And who is in the queue, and how
-/// many slots are written with each pool.
+/// The rows that are read by name, each with its kind and its name. An idempotency key has its user and the key. Also
+/// the queue, and the slot count in each pool's row.
 const NAMES: &str = "SELECT 'user', CAST(id AS TEXT) FROM users
     UNION ALL SELECT 'ended', CAST(id AS TEXT) FROM bots WHERE status IN ('completed', 'failed')
     UNION ALL SELECT 'deployment', slot FROM deployments
@@ -185,12 +186,12 @@ const NAMES: &str = "SELECT 'user', CAST(id AS TEXT) FROM users
     UNION ALL SELECT CAST(user_id AS TEXT), key FROM idempotency_keys";
 
 const KILLED_WITHIN: Duration = Duration::from_secs(30);
-/// The backends are found first: PostgreSQL may evaluate the parts of a condition in any order.
+/// The statement finds the backends first, because PostgreSQL may evaluate the parts of a condition in any order.
 const KILL_WHO_WAITS: &str = "WITH waiting AS MATERIALIZED (
         SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock')
     SELECT 'killed', CAST(pid AS TEXT) FROM waiting WHERE pg_terminate_backend(pid)";
 
-/// Those who wait, by platform, the first first.
+/// The waiting bots by platform, in the order of the queue.
 fn queue_of(snapshot: &Snapshot) -> Vec<BotId> {
     let mut platforms = Platform::ALL;
     platforms.sort_by_key(|platform| platform.as_str());
@@ -203,7 +204,7 @@ fn queue_of(snapshot: &Snapshot) -> Vec<BotId> {
     platforms.into_iter().flat_map(of_platform).collect()
 }
 
-/// What a request says that placement does not look at.
+/// The part of a request that placement does not use.
 fn details(job: &Job) -> Option<BotDetails> {
     let Job::Reserve(request) = job else { return None };
     let requirements = request.requirements.as_ref().map(|required| json!(required).as_object().unwrap().clone());
@@ -243,7 +244,7 @@ impl HistoryDatabase for Stored {
     }
 
     fn write(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<(), String> {
-        // As the server does it.
+        // The server does the same.
         if changes.is_empty() {
             return Ok(());
         }
@@ -261,8 +262,8 @@ impl HistoryDatabase for Stored {
         Ok(())
     }
 
-    /// Every third is killed in the middle of its write. Of the others another replica was first: the token is no longer
-    /// the one that the plan was made under.
+    /// Kills every third batch during its write. For the other batches, another replica was first: the token is no
+    /// longer the one of the plan.
     fn lose(&mut self, jobs: &[Job], changes: &Changes, now: Timestamp) -> Result<(), String> {
         self.lost += 1;
         if !changes.is_empty() && self.lost.is_multiple_of(3) && wait(self.kill(jobs, changes, now))? {
@@ -282,12 +283,12 @@ impl HistoryDatabase for Stored {
     }
 }
 
-/// A history is no future: it waits for those of the store.
+/// Histories are not async, so they wait for the store here.
 fn wait<T>(future: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| Handle::current().block_on(future))
 }
 
-/// What a writer outside of placement tells the other replicas.
+/// The journal row of a writer outside of placement, for the other replicas.
 fn journal_row(changed: &OutsideChanges, (before, token): (Uuid, Uuid), now: Timestamp) -> String {
     let journal = Changed {
         slots: changed.slots.iter().map(|slot| slot.name.to_string()).collect(),
@@ -327,23 +328,26 @@ fn pool_row(pool: &Pool) -> String {
     format!(
         "DELETE FROM pools WHERE name = {name};
          INSERT INTO pools (name, platform, provider, host, standby, recycle_after, max_slots, min_idle, configured_max_slots,
-                            configured_min_idle, place, slots, mean_hold_ms, attribute_sets, expire_after_ms, idle_timeout_ms, recipe)
+                            configured_min_idle, fill_order, slots, mean_hold_ms, attribute_sets, expire_after_ms,
+                            idle_timeout_ms, recipe, ready_timeout_ms, max_warm_age_ms)
          VALUES ({name}, {}, {}, {}, {}, {recycle_after}, {max_slots}, {min_idle}, {max_slots}, {min_idle}, {}, {slots}, {},
-                 {}, {}, {}, {});",
+                 {}, {}, {}, {}, {}, {});",
         text(pool.platform.as_str()),
         text(&pool.provider),
         text(&pool.host),
         text(if pool.hot { "running" } else { "stopped" }),
-        number(pool.config_position),
+        number(pool.fill_order),
         number(pool.mean_hold_ms),
         text(json!(sets)),
         number(pool.expire_after_ms),
         number(pool.idle_timeout_ms),
         pool.recipe.as_ref().map_or("NULL".to_owned(), text),
+        number(pool.ready_timeout_ms),
+        number(pool.max_warm_age_ms),
     )
 }
 
-/// What giving it out by hand changes.
+/// The changes of an assignment by hand.
 fn slot_row(slot: &Slot) -> String {
     format!(
         "UPDATE slots SET status = {}, status_since = {}, bot_id = {}, stopped = 0 WHERE name = {};",
@@ -354,12 +358,12 @@ fn slot_row(slot: &Slot) -> String {
     )
 }
 
-/// What a stop, a word of the bot or an assignment by hand changes. None of them brings a bot into the queue.
+/// The changes of a stop, a callback or an assignment by hand. None of them puts a bot into the queue.
 fn bot_rows(bot: &OpenBot, now: Timestamp) -> String {
     let id = text(bot.id);
     let leaves = if bot.queued.is_none() { format!("DELETE FROM queue WHERE bot_id = {id};") } else { String::new() };
     format!(
-        "UPDATE bots SET status = {}, stop_asked_at = {}, connection_id = {}, pool = {}, slot = {}, line_until = {},
+        "UPDATE bots SET status = {}, stop_asked_at = {}, connection_id = {}, pool = {}, slot = {}, queue_until = {},
                 joined_at = {}
           WHERE id = {id}; {leaves}",
         text(bot.status.as_str()),
@@ -387,7 +391,7 @@ fn deployment_row(slot: &SlotName, found: &Deployment) -> String {
     let state = match found.state {
         GateState::Waiting => "waiting",
         GateState::Active => "active",
-        GateState::Retry => "again",
+        GateState::Retry => "retry",
     };
     let (state, holder) = (text(state), value(found.holder));
     format!("UPDATE deployments SET state = {state}, holder = {holder} WHERE slot = {};", text(slot))

@@ -1,4 +1,4 @@
-//! Slots of `docker` without limits have what their host has.
+//! `docker` slots without limits have the size of their host.
 
 use reqwest::StatusCode;
 use serde_json::json;
@@ -32,7 +32,7 @@ async fn a_docker_slot_with_limits_has_these() {
 }
 
 #[tokio::test]
-async fn a_host_that_was_away_at_the_start_is_learned_later() {
+async fn the_size_of_a_host_that_was_down_at_the_start_is_found_later() {
     let engine = Engine::shared().await;
     let database = Database::new(Backend::Sqlite).await;
     let socket = database.folder.path().join("docker.sock");

@@ -1,5 +1,5 @@
-//! A bot that tries: saved tokens, other processes, the server's files, what earlier bots left. It gets nothing, and the next
-//! tenant's bot runs as if nobody had tried.
+//! A hostile bot tries everything: saved tokens, other processes, the server's files, files of earlier bots. It gets
+//! nothing, and the next user's bot runs undisturbed.
 
 mod containers;
 
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use crate::support::{Backend, Client, Database, Life, Process, ServerFixture, found, meet_link, process_pool, until};
 
 const SLOT: &str = "pool-meet-001";
-/// Is in its meeting until it is told to leave.
+/// Stays in its meeting until it gets the command to leave.
 const BOT: &str = "echo '{\"event\": \"joined\"}'; read leave";
 
-/// Asks for the slot's bot under a token again and again, as somebody who has learned it would.
+/// Requests the slot's bot with a token again and again, like an attacker who has learned the token.
 pub struct Thief {
     stop: Arc<AtomicBool>,
     task: tokio::task::JoinHandle<Vec<StatusCode>>,
@@ -30,7 +30,7 @@ impl Thief {
             let mut got = Vec::new();
             while !stopped.load(Ordering::SeqCst) || got.is_empty() {
                 let (status, body) = assignment(&client, None).await;
-                assert!(!body.to_string().contains("meeting_url"), "it got another's bot: {body}");
+                assert!(!body.to_string().contains("meeting_url"), "it got the bot of another user: {body}");
                 got.push(status);
             }
             got
@@ -38,7 +38,7 @@ impl Thief {
         Self { stop, task }
     }
 
-    /// What it was answered, each time.
+    /// The status of each answer.
     pub async fn got(self) -> Vec<StatusCode> {
         self.stop.store(true, Ordering::SeqCst);
         self.task.await.unwrap()
@@ -50,13 +50,13 @@ impl Thief {
     }
 }
 
-/// Asks once, under a name.
+/// Requests the assignment once, with an agent name.
 async fn assignment(client: &Client, agent: Option<&str>) -> (StatusCode, Value) {
     let (status, _, body) = assignment_and_next(client, agent).await;
     (status, body)
 }
 
-/// Asks once; with the token for the next assignment, if one comes.
+/// Requests the assignment once. Returns also the token for the next assignment, if there is one.
 async fn assignment_and_next(client: &Client, agent: Option<&str>) -> (StatusCode, Option<String>, Value) {
     let mut request = client.request(Method::GET, "/agent/assignment?wait_ms=0");
     if let Some(agent) = agent {
@@ -95,7 +95,7 @@ async fn a_slot_token_that_a_bot_has_saved_gets_nothing_of_the_next_bot(
     let settings = format!("max_slots = 1\nmin_idle = 1\nrecycle_after = {recycle_after}");
     let fixture = hot(backend, &settings, BOT).await;
     fixture.until_slots(1, 0).await;
-    // It reads the environment of its agent, and keeps what it finds.
+    // The attacker reads the environment of the agent, and keeps the token.
     let saved = token_of(fixture.agent(SLOT).await.pid);
     let first = fixture.active(0).await;
     let thief = Thief::with(&fixture.admin, &saved);
@@ -112,7 +112,7 @@ async fn a_slot_token_that_a_bot_has_saved_gets_nothing_of_the_next_bot(
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_that_is_made_again_under_its_name_has_another_token(#[case] backend: Backend) {
+async fn a_slot_that_is_created_again_under_its_name_has_another_token(#[case] backend: Backend) {
     if !is_root() {
         return skipped("only root sees the environment of an agent");
     }
@@ -138,7 +138,7 @@ async fn a_slot_that_is_made_again_under_its_name_has_another_token(#[case] back
 async fn an_assignment_is_handed_to_one_agent_process_and_repeated_only_to_it_until_its_bot_has_started(
     #[case] backend: Backend,
 ) {
-    // The test is the agent: what runs in the slot only waits.
+    // The test plays the agent. The process in the slot only waits.
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
                 min_idle = 1\nrecycle_after = 0\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
     let fixture = ServerFixture::open(backend, pool).await;
@@ -148,7 +148,7 @@ async fn an_assignment_is_handed_to_one_agent_process_and_repeated_only_to_it_un
         assignment(&first, Some("a")).await.0 == StatusCode::NO_CONTENT && fixture.slots().await[0]["status"] == "idle"
     })
     .await;
-    // It may be started again by itself while it has no bot, and is another process then.
+    // An agent without a bot may restart, and is then another process.
     assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::NO_CONTENT);
     let bot = fixture.user.bot(&meet_link(0)).await;
     for stranger in [Some("a"), Some("c"), None] {
@@ -156,21 +156,21 @@ async fn an_assignment_is_handed_to_one_agent_process_and_repeated_only_to_it_un
     }
     let (status, next, data) = assignment_and_next(&first, Some("b")).await;
     assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)));
-    // The answer may have been lost.
+    // The answer may have been lost, so the agent repeats the request.
     let repeated = assignment_and_next(&first, Some("b")).await;
     assert_eq!(
         (repeated.0, &repeated.1, &repeated.2["connection_id"]),
         (StatusCode::OK, &next, &data["connection_id"])
     );
     let life = Life::from_data(&fixture.admin, &data);
-    life.well("started", json!({})).await;
+    life.report("started", json!({})).await;
     assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::UNAUTHORIZED);
     let second = fixture.admin.with(&next.unwrap());
     assert_eq!(assignment(&second, Some("b")).await.0, StatusCode::NO_CONTENT);
     assert_eq!(assignment(&second, Some("c")).await.0, StatusCode::UNAUTHORIZED);
-    life.well("joined", json!({})).await;
-    life.well("exited", json!({"exit_code": 0})).await;
-    // The same agent goes on, under its next token alone.
+    life.report("joined", json!({})).await;
+    life.report("exited", json!({"exit_code": 0})).await;
+    // The same agent continues, and only its next token is valid.
     let bot = fixture.user.bot(&meet_link(1)).await;
     assert_eq!(assignment(&first, Some("b")).await.0, StatusCode::UNAUTHORIZED);
     let (status, data) = assignment(&second, Some("b")).await;
@@ -178,7 +178,7 @@ async fn an_assignment_is_handed_to_one_agent_process_and_repeated_only_to_it_un
 }
 
 #[tokio::test]
-async fn an_agent_that_gives_itself_a_name_that_cannot_be_kept_is_told_so() {
+async fn an_agent_with_an_invalid_name_gets_an_error() {
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
                 min_idle = 1\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
     let fixture = ServerFixture::open(Backend::Sqlite, pool).await;
@@ -188,7 +188,7 @@ async fn an_agent_that_gives_itself_a_name_that_cannot_be_kept_is_told_so() {
     assert!(body["detail"].as_str().unwrap().contains("greenroom-agent"), "{body}");
 }
 
-/// Tries everything, and prints a line that begins with GOT for whatever it gets.
+/// Tries everything, and prints a line that begins with GOT for each success.
 const TRIES: &str = r#"
     got() { echo "GOT $*"; }
     for process in /proc/[0-9]*; do
@@ -243,18 +243,18 @@ async fn a_process_bot_with_a_user_of_its_own_gets_nothing(#[case] standby: &str
     }
     let log = fixture.database.log_of(SLOT);
     assert_eq!(log.matches("TRIED as 65534").count(), 2, "{log}");
-    // With the same agent, what is in /tmp is the slot's until it is made fresh, as the pool asks for.
+    // With the same agent, files in /tmp stay in the slot until it is recycled, as the pool is configured.
     let kept = |line: &&str| recycle_after == 0 && line.starts_with("GOT what another left");
     let got: Vec<&str> = log.lines().filter(|line| line.starts_with("GOT")).filter(|line| !kept(line)).collect();
     assert_eq!(got, Vec::<&str>::new());
-    // Nor did it leave anything for others of the machine.
+    // It left nothing for other processes of the machine either.
     for folder in ["/tmp", "/var/tmp", "/dev/shm"] {
         assert!(!std::path::Path::new(folder).join("left-by-another").exists(), "in {folder}");
     }
 }
 
 #[tokio::test]
-async fn a_user_that_is_not_there_fails_the_bot_in_plain_words() {
+async fn a_missing_operating_system_user_fails_the_bot_with_a_clear_message() {
     let pool = process_pool("meet", "", BOT).replace(" }\n", ", user = \"no-such-user\" }\n");
     let fixture = ServerFixture::open(Backend::Sqlite, &pool).await;
     let bot = fixture.user.bot(&meet_link(0)).await;

@@ -1,4 +1,4 @@
-//! Hot slots that stand idle: those that nobody needs are stopped, and a new image reaches the others.
+//! Idle hot slots: surplus slots are stopped, and the others get a new image.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ async fn all(fixture: &DeploymentFixture) -> Vec<SlotRow> {
     fixture.core.store.slots(None, None).await.unwrap()
 }
 
-/// Lets everything that runs go on until so many slots are idle, and nothing else is there.
+/// Advances agents and bots until this many slots are idle, and nothing else exists.
 async fn until_idle(fixture: &DeploymentFixture, count: usize) {
     until("all are idle", async || {
         fixture.advance_bots(&[]).await;
@@ -27,7 +27,7 @@ async fn until_idle(fixture: &DeploymentFixture, count: usize) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn hot_slots_that_nobody_needs_are_stopped_and_started_again_for_bots(#[case] backend: Backend) {
+async fn surplus_hot_slots_are_stopped_and_started_again_for_bots(#[case] backend: Backend) {
     let meet = PoolRow { hot: true, min_idle: 1, max_slots: 3, idle_timeout_ms: Some(60_000), ..pool("meet") };
     let fixture = DeploymentFixture::new(backend, [meet]).await;
     until_idle(&fixture, 1).await;
@@ -55,14 +55,14 @@ async fn hot_slots_that_nobody_needs_are_stopped_and_started_again_for_bots(#[ca
     assert_eq!(slots.iter().filter(|slot| slot.stopped).count(), count - 1);
     let runs = fixture.fake.has();
     assert!(slots.iter().all(|slot| runs[&slot.name] != slot.stopped), "{runs:?}");
-    assert!(!fixture.fake.calls().iter().any(|call| matches!(call, Call::Delete(_))), "they are not deleted");
-    // They are as they should be.
+    assert!(!fixture.fake.calls().iter().any(|call| matches!(call, Call::Delete(_))), "the slots are not deleted");
+    // All slots are correct.
     fixture.core.clock.advance(Duration::from_secs(11));
     for keeper in ["sync", "recovery", "warm_buffer"] {
         assert!(fixture.keep(keeper).await.is_nothing(), "{keeper}");
     }
 
-    // The agent that waits is first; then a slot is started for its bot.
+    // The bot first gets the waiting agent. A slot is started for the next bot.
     let starts = fixture.fake.starts().len();
     let waited = fixture.core.reserved(10).await;
     let waits = slots.iter().find(|slot| !slot.stopped).unwrap();
@@ -75,7 +75,7 @@ async fn hot_slots_that_nobody_needs_are_stopped_and_started_again_for_bots(#[ca
     assert!(!slot.stopped && slot.name != waits.name);
 }
 
-/// A hot pool of two whose slots run this.
+/// A hot pool of two slots that run this bot.
 fn hot(bot: &str) -> String {
     process_pool("meet", "standby = \"running\"\nmin_idle = 2\nmax_slots = 4", bot)
 }
@@ -92,15 +92,15 @@ async fn a_new_command_reaches_idle_hot_slots_and_the_doctor_counts_those_that_r
         .await
     };
     idle(&server).await;
-    assert!(doctor(&database).await.contains("all 2 run the image and command of now"));
+    assert!(doctor(&database).await.contains("all 2 run the current image and command"));
     server.kill().await;
     let server = Process::start_configured(&database, &hot("read new")).await;
     let said = found("all run the new one", async || {
         let said = doctor(&database).await;
-        said.contains(" run the image and command of now").then_some(said)
+        said.contains(" run the current image and command").then_some(said)
     })
     .await;
-    assert!(!said.contains("still run"), "{said}");
+    assert!(!said.contains("older image"), "{said}");
     idle(&server).await;
     let running = database.running();
     assert!(running.iter().any(|process| process.command.contains("read new")), "{running:?}");

@@ -1,9 +1,9 @@
-//! The image lock: one puller per image and host, however many slots need the image at once.
+//! The image lock: one pull for each image and host, however many slots need the image at once.
 
 use std::time::Duration;
 
 use domain::{Deadlines, SlotName, Status};
-use greenroom::deployment::Patience;
+use greenroom::deployment::ProviderTimeouts;
 use greenroom::providers::{Image, ProviderError};
 use greenroom::store::{Holder, Lease, LeaseClaim, PoolRow};
 use rstest::rstest;
@@ -24,12 +24,12 @@ fn meet() -> PoolRow {
 async fn ten_slots_whose_image_is_missing_pull_it_once(#[case] backend: Backend) {
     let fixture = DeploymentFixture::with(backend, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
     let answers = fixture.core.ask_at_once((0..SLOTS).map(bot_request)).await;
-    until("one pulls, and the others have given their places back", async || {
+    until("one pulls, and the others have left the gate", async || {
         fixture.at_gate().await == (1, SLOTS - 1) && fixture.fake.count(&Call::Pull) == 1
     })
     .await;
     assert_eq!(fixture.fake.starting(), 0, "nothing starts without its image");
-    until("whoever looks sees what is being pulled, and how far it is", async || {
+    until("the progress of the pull is shown", async || {
         let pulls = fixture.core.store.pulls(fixture.core.clock.now()).await.unwrap();
         let shown = pulls.iter().map(|pull| (pull.image.name.as_str(), pull.pulled.layers, pull.pulled.bytes_done));
         shown.collect::<Vec<_>>() == [("bot", 3, 500)]
@@ -45,7 +45,7 @@ async fn ten_slots_whose_image_is_missing_pull_it_once(#[case] backend: Backend)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_goes_on_when_the_bot_that_it_was_begun_for_is_stopped() {
+async fn a_pull_continues_when_its_first_bot_is_stopped() {
     let fixture =
         DeploymentFixture::with(Backend::Sqlite, [meet()], SLOTS as u32, Fake::hanging().without_image()).await;
     let first = fixture.core.reserved(0).await;
@@ -53,7 +53,7 @@ async fn a_pull_goes_on_when_the_bot_that_it_was_begun_for_is_stopped() {
     let second = fixture.core.reserved(1).await;
     let caller = fixture.caller_of(&fixture.bot(first).await).unwrap();
     fixture.core.exited(caller, 0).await.unwrap();
-    // Whoever started it looks every few seconds whether it is still wanted, and goes away then.
+    // The deployment checks every few seconds whether its bot still needs it, and gives up if not.
     until("it is cleared", async || fixture.fake.count(&Call::Stop(SlotName::new("meet", 1))) == 1).await;
     fixture.fake.release(10);
     fixture.runs(second).await;
@@ -69,7 +69,7 @@ async fn two_servers_on_one_postgres_pull_an_image_once() {
         left.core.ask_at_once((0..5).map(bot_request)),
         right.core.ask_at_once((5..SLOTS).map(bot_request))
     );
-    until("one pulls, and the others have given their places back", async || {
+    until("one pulls, and the others have left the gate", async || {
         left.at_gate().await == (1, SLOTS - 1) && left.fake.count(&Call::Pull) == 1
     })
     .await;
@@ -84,16 +84,16 @@ async fn two_servers_on_one_postgres_pull_an_image_once() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_pull_that_failed_the_next_one_tries(#[case] backend: Backend) {
+async fn after_a_failed_pull_the_next_bot_pulls_again(#[case] backend: Backend) {
     let fake = Fake::default().without_image().failing_pulls([ProviderError::permanent("unauthorized: sign in first")]);
     let fixture = DeploymentFixture::with(backend, [meet()], SLOTS as u32, fake).await;
     let answers = fixture.core.ask_at_once((0..SLOTS).map(bot_request)).await;
-    until("all have come through", async || fixture.at_gate().await == (0, 0)).await;
+    until("no deployment is at the gate", async || fixture.at_gate().await == (0, 0)).await;
     let mut errors = Vec::new();
     for answer in answers {
         errors.extend(fixture.bot(answer.bot.id).await.error);
     }
-    assert_eq!(errors, ["unauthorized: sign in first"], "one bot fails, in the provider's words");
+    assert_eq!(errors, ["unauthorized: sign in first"], "one bot fails, with the provider's message");
     assert_eq!(fixture.fake.count(&Call::Pull), 2);
     assert_eq!(fixture.fake.starts().len(), SLOTS - 1);
 }
@@ -102,19 +102,19 @@ async fn after_a_pull_that_failed_the_next_one_tries(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pull_that_stands_still_is_ended_with_the_last_words_and_tried_again(#[case] backend: Backend) {
+async fn a_stalled_pull_is_ended_with_its_last_message_and_retried(#[case] backend: Backend) {
     let core = CoreFixture::planned(Database::new(backend).await.into(), &Plan::of([meet()])).await;
-    let patience = Patience { pull_stall: Duration::from_millis(300), ..Patience::default() };
-    let fixture = DeploymentFixture::patient(core, 4, Fake::hanging().without_image().into(), patience).await;
+    let timeouts = ProviderTimeouts { pull_stall: Duration::from_millis(300), ..ProviderTimeouts::default() };
+    let fixture = DeploymentFixture::patient(core, 4, Fake::hanging().without_image().into(), timeouts).await;
     let answers = fixture.core.ask_at_once((0..3).map(bot_request)).await;
-    let expected = "the image bot cannot be pulled: no progress for 0.3 s; the last word was: layer 2 Downloading";
-    until("it is told why", async || {
+    let expected = "the image bot cannot be pulled: no progress for 0.3 s; the last step was: layer 2 Downloading";
+    until("the reason is shown", async || {
         let deployments = fixture.core.store.deployments().await.unwrap();
         deployments.iter().any(|row| row.last_error.as_deref() == Some(expected))
     })
     .await;
     until("it is pulled again", async || fixture.fake.count(&Call::Pull) >= 2).await;
-    until("the pull that stood still is gone", async || fixture.fake.pulling() <= 1).await;
+    until("the stalled pull is gone", async || fixture.fake.pulling() <= 1).await;
     fixture.fake.release(100);
     for answer in answers {
         fixture.runs(answer.bot.id).await;
@@ -125,17 +125,17 @@ async fn a_pull_that_stands_still_is_ended_with_the_last_words_and_tried_again(#
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_for_an_image_has_no_place_behind_the_gate_and_fails_when_its_time_is_over(#[case] backend: Backend) {
+async fn a_bot_that_waits_for_an_image_is_outside_the_gate_and_fails_at_its_deadline(#[case] backend: Backend) {
     let plan = Plan::of([meet()]);
     let plan = Plan { deadlines: Deadlines { deploy: Duration::from_secs(60), ..plan.deadlines }, ..plan };
     let fixture = DeploymentFixture::planned(backend, &plan, 2, Fake::hanging().without_image()).await;
     let answers = fixture.core.ask_at_once((0..4).map(bot_request)).await;
-    until("one pulls, and nobody else is behind the gate", async || {
+    until("one pulls, and no other is inside the gate", async || {
         fixture.fake.count(&Call::Pull) == 1 && fixture.at_gate().await == (1, 3)
     })
     .await;
     fixture.keep("deployment").await;
-    assert_eq!(fixture.at_gate().await, (1, 3), "nobody passes only to wait");
+    assert_eq!(fixture.at_gate().await, (1, 3), "no bot passes the gate only to wait for the image");
     fixture.core.clock.advance(Duration::from_secs(60));
     fixture.keep("queue_expiry").await;
     let mut ends = Vec::new();

@@ -1,4 +1,5 @@
-//! The keeper that proves what must always hold: each violation is planted past the store, told, and mended by the book.
+//! The keeper that checks the invariants. Each test writes a violation without the store. The keeper reports it, and
+//! repairs it as documented.
 
 use std::sync::Arc;
 
@@ -10,13 +11,13 @@ use greenroom::placement::copy_check::{CopyCheck, CopyDifference};
 use greenroom::store::{Changed, PoolRow};
 use rstest::rstest;
 
-use crate::support::{Backend, CoreFixture, Database, Plan, pool, written};
+use crate::support::{Backend, CoreFixture, Database, Plan, placement_writes, pool};
 
 async fn core(backend: Backend, max_slots: i64) -> (CoreFixture, Invariants) {
     let plan = Plan::of([PoolRow { max_slots, ..pool("meet") }]);
     let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
     let keeper = Invariants::new(core.context.clone(), core.placement.clone());
-    assert_eq!(violations_reported(&keeper).await, 0, "nothing is wrong");
+    assert_eq!(violations_reported(&keeper).await, 0, "there is no violation");
     (core, keeper)
 }
 
@@ -24,12 +25,12 @@ async fn violations_reported(keeper: &Invariants) -> u64 {
     keeper.run().await.unwrap().counts.get("violations").copied().unwrap_or(0)
 }
 
-/// Runs SQL past the store, and leaves the token as it is.
+/// Runs SQL without the store, and keeps the token.
 async fn tamper(core: &CoreFixture, sql: String) {
     core.database.reader().await.execute(sql).await;
 }
 
-/// The same, as somebody would who replaces the token.
+/// Runs SQL without the store, and replaces the token.
 async fn change(core: &CoreFixture, sql: String) {
     let token = uuid::Uuid::new_v4();
     tamper(core, format!("{sql}; UPDATE placement SET token = '{token}';")).await;
@@ -39,19 +40,19 @@ async fn change(core: &CoreFixture, sql: String) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_that_somebody_changed_past_the_server_is_told_and_read_again(#[case] backend: Backend) {
+async fn a_slot_that_was_changed_without_the_server_is_reported_and_read_again(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 3).await;
     core.reserved(1).await;
     assert_eq!(violations_reported(&keeper).await, 0);
     tamper(&core, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;
     assert_eq!(violations_reported(&keeper).await, 1);
-    assert_eq!(violations_reported(&keeper).await, 0, "it was read again");
+    assert_eq!(violations_reported(&keeper).await, 0, "the copy was read again");
     let attempts = core.placement.read_snapshot(|copy, _| copy.slots().map(|slot| slot.recovery_attempts).sum::<i64>());
     assert_eq!(attempts.await.unwrap(), 7);
 }
 
 #[tokio::test]
-async fn a_slot_that_is_stored_twice_on_postgres_is_told() {
+async fn a_slot_that_is_stored_twice_on_postgres_is_reported() {
     let (core, keeper) = core(Backend::Postgres, 3).await;
     core.reserved(1).await;
     let copy = "CREATE TEMP TABLE twin AS SELECT * FROM slots; UPDATE twin SET epoch = epoch + 1;
@@ -64,7 +65,7 @@ async fn a_slot_that_is_stored_twice_on_postgres_is_told() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_that_is_in_no_queue_and_in_no_slot_is_told_and_ended(#[case] backend: Backend) {
+async fn a_bot_without_a_slot_and_outside_the_queue_is_reported_and_ended(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 1).await;
     core.reserved(1).await;
     let waiting = core.reserved(2).await;
@@ -72,7 +73,7 @@ async fn a_bot_that_is_in_no_queue_and_in_no_slot_is_told_and_ended(#[case] back
     assert_eq!(violations_reported(&keeper).await, 1);
     assert_eq!(core.stands(waiting).await, (Status::Failed, Some("deploy_failed".to_owned())));
     let bot = core.store.bot(waiting).await.unwrap().unwrap();
-    assert!(bot.error.is_some_and(|error| error.contains("no queue")), "its user knows why");
+    assert!(bot.error.is_some_and(|error| error.contains("no queue")), "the user sees the reason");
     assert_eq!(violations_reported(&keeper).await, 0);
 }
 
@@ -80,7 +81,7 @@ async fn a_bot_that_is_in_no_queue_and_in_no_slot_is_told_and_ended(#[case] back
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_second_slot_that_names_a_bot_is_told_and_cleared(#[case] backend: Backend) {
+async fn a_second_slot_of_a_bot_is_reported_and_cleared(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 2).await;
     let [one, other]: [BotId; 2] = [core.reserved(1).await, core.reserved(2).await];
     let row = core.store.bot(one).await.unwrap().unwrap();
@@ -92,43 +93,43 @@ async fn a_second_slot_that_names_a_bot_is_told_and_cleared(#[case] backend: Bac
     });
     let waits = waits.await.unwrap();
     assert_eq!(waits.len(), 1, "one of the two is cleared");
-    assert_ne!(waits[0], own, "and not the one that the bot is in");
+    assert_ne!(waits[0], own, "the slot that the bot is in is not cleared");
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_limit_that_is_lowered_is_no_violation_and_one_that_is_passed_is(#[case] backend: Backend) {
+async fn a_lowered_limit_is_no_violation_but_an_exceeded_one_is(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 3).await;
     for number in 1..=3 {
         core.reserved(number).await;
     }
     change(&core, format!("UPDATE users SET max_concurrent_bots = 2 WHERE id = '{}'", core.user)).await;
     change(&core, "UPDATE pools SET max_slots = 2".to_owned()).await;
-    // A user is looked up when it asks.
+    // Placement reads a user when the user sends a request.
     assert!(core.placement.reserve(core.key(), crate::support::bot_request(9)).await.is_err());
     assert_eq!(
         [violations_reported(&keeper).await, violations_reported(&keeper).await],
         [0, 0],
-        "what was there before may stay"
+        "an earlier excess may stay"
     );
     let mut slot = core.store.slots(None, None).await.unwrap().remove(0);
     (slot.name, slot.number) = (domain::SlotName::new("meet", 9), 9);
     (slot.bot_id, slot.status, slot.incarnation) = (None, SlotStatus::Idle, uuid::Uuid::new_v4());
-    written::write_slots(&core.store, vec![slot], true, core.clock.now()).await;
+    placement_writes::write_slots(&core.store, vec![slot], true, core.clock.now()).await;
     change(&core, "UPDATE pools SET slots = 4".to_owned()).await;
-    assert_eq!(violations_reported(&keeper).await, 1, "a pool grew although it is too large");
-    assert_eq!(violations_reported(&keeper).await, 0, "it is told once");
+    assert_eq!(violations_reported(&keeper).await, 1, "the pool grew although it is too large");
+    assert_eq!(violations_reported(&keeper).await, 0, "the keeper reports it once");
 }
 
-/// What is violated, in the copy as it is now.
+/// The kinds of violations in the current copy.
 async fn violation_kinds(core: &CoreFixture) -> Vec<&'static str> {
     let found = core.placement.read_snapshot(|copy, _| domain::planner::invariants::violations(copy)).await.unwrap();
     found.iter().map(Violation::kind).collect()
 }
 
-/// Runs the keeper, which must find this kind and nothing else, in one piece and in parts of one row.
+/// Runs the keeper, which must find this kind and nothing else: in one pass, and in parts of one row.
 async fn expect_told(core: &CoreFixture, keeper: &Invariants, kind: &str) {
     assert_eq!(violation_kinds(core).await, [kind]);
     let in_parts = Invariants::new(core.context.clone(), core.placement.clone()).in_parts_of(1);
@@ -136,9 +137,9 @@ async fn expect_told(core: &CoreFixture, keeper: &Invariants, kind: &str) {
     for _ in 0..4 {
         found += violations_reported(&in_parts).await;
     }
-    assert!(found > 0, "it is told in parts");
+    assert!(found > 0, "the keeper reports it in parts");
     if !violation_kinds(core).await.is_empty() {
-        assert_eq!(violations_reported(keeper).await, 1, "it is told in one piece");
+        assert_eq!(violations_reported(keeper).await, 1, "the keeper reports it in one pass");
     }
 }
 
@@ -150,7 +151,7 @@ async fn slot_of(core: &CoreFixture, bot: BotId) -> String {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn two_bots_that_have_one_slot_are_told_and_left_to_a_person(#[case] backend: Backend) {
+async fn two_bots_in_one_slot_are_reported_and_left_to_the_operator(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 2).await;
     let [one, other] = [core.reserved(1).await, core.reserved(2).await];
     let (slot, left) = (slot_of(&core, one).await, slot_of(&core, other).await);
@@ -160,14 +161,14 @@ async fn two_bots_that_have_one_slot_are_told_and_left_to_a_person(#[case] backe
     );
     change(&core, sql).await;
     expect_told(&core, &keeper, "slot_of_two_bots").await;
-    assert_eq!(core.stands(other).await.0, Status::Reserved, "which of them is right is not known");
+    assert_eq!(core.stands(other).await.0, Status::Reserved, "the keeper cannot know which of them is right");
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn two_bots_of_a_user_at_one_meeting_are_told(#[case] backend: Backend) {
+async fn two_bots_of_a_user_in_one_meeting_are_reported(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 2).await;
     let [one, other] = [core.reserved(1).await, core.reserved(2).await];
     let sql = format!(
@@ -181,7 +182,7 @@ async fn two_bots_of_a_user_at_one_meeting_are_told(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_in_a_slot_of_another_platform_is_told(#[case] backend: Backend) {
+async fn a_bot_in_a_slot_of_another_platform_is_reported(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 1).await;
     core.reserved(1).await;
     change(&core, "UPDATE pools SET platform = 'zoom'".to_owned()).await;
@@ -192,15 +193,15 @@ async fn a_bot_in_a_slot_of_another_platform_is_told(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_that_waits_although_it_has_a_slot_is_told_and_leaves_the_queue(#[case] backend: Backend) {
+async fn a_bot_with_a_slot_in_the_queue_is_reported_and_leaves_the_queue(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 1).await;
     let placed = core.reserved(1).await;
     let waiting = core.reserved(2).await;
     change(&core, format!("UPDATE queue SET bot_id = '{placed}' WHERE bot_id = '{waiting}'")).await;
-    // The other has no place any more.
+    // The other bot is no longer in the queue.
     assert_eq!(violations_reported(&keeper).await, 2);
     assert_eq!(core.store.queue().await.unwrap(), []);
-    assert_eq!(core.stands(placed).await.0, Status::Reserved, "it keeps its slot");
+    assert_eq!(core.stands(placed).await.0, Status::Reserved, "the bot keeps its slot");
     assert_eq!(violations_reported(&keeper).await, 0);
 }
 
@@ -208,7 +209,7 @@ async fn a_bot_that_waits_although_it_has_a_slot_is_told_and_leaves_the_queue(#[
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_pool_whose_row_counts_its_slots_wrong_is_told_and_counted_anew(#[case] backend: Backend) {
+async fn a_wrong_slot_count_of_a_pool_is_reported_and_corrected(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 3).await;
     core.reserved(1).await;
     tamper(&core, "UPDATE pools SET slots = 7;".to_owned()).await;
@@ -221,7 +222,7 @@ async fn a_pool_whose_row_counts_its_slots_wrong_is_told_and_counted_anew(#[case
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_user_with_more_bots_than_its_limit_is_told_once(#[case] backend: Backend) {
+async fn a_user_with_more_bots_than_its_limit_is_reported_once(#[case] backend: Backend) {
     let (core, keeper) = core(backend, 5).await;
     let eve = core.another_user(1).await;
     let own = core.placement.reserve(eve, crate::support::bot_request(7)).await.unwrap().bot.user_id;
@@ -231,7 +232,7 @@ async fn a_user_with_more_bots_than_its_limit_is_told_once(#[case] backend: Back
         "UPDATE bots SET user_id = '{own}' WHERE id = '{moved}';
          UPDATE open_bots SET user_id = '{own}' WHERE bot_id = '{moved}'"
     );
-    // The limit stays known: only the bots are read again.
+    // The limit stays in memory: only the bots are read again.
     let changed = serde_json::to_string(&Changed::bot(moved, None)).unwrap();
     let [before, after] = [core.store.placement_position().await.unwrap().token, uuid::Uuid::new_v4()];
     let now = format!("{:.6}", core.clock.now());
@@ -244,10 +245,10 @@ async fn a_user_with_more_bots_than_its_limit_is_told_once(#[case] backend: Back
     )
     .await;
     assert_eq!(violations_reported(&keeper).await, 1);
-    assert_eq!(violations_reported(&keeper).await, 0, "it is told once");
+    assert_eq!(violations_reported(&keeper).await, 0, "the keeper reports it once");
 }
 
-/// Something that the tables and the copy of a replica may differ in.
+/// A difference between the tables and the copy of a replica.
 struct Tampering {
     sql: &'static str,
     difference: fn(&CopyDifference) -> bool,
@@ -257,7 +258,7 @@ struct Tampering {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn whatever_only_the_tables_or_only_the_copy_has_is_found_and_taken_over(#[case] backend: Backend) {
+async fn rows_that_only_the_tables_or_only_the_copy_have_are_found_and_the_copy_is_corrected(#[case] backend: Backend) {
     let tamperings = [
         Tampering {
             sql: "DELETE FROM slots WHERE name = 'pool-meet-001'",
@@ -298,7 +299,7 @@ async fn whatever_only_the_tables_or_only_the_copy_has_is_found_and_taken_over(#
         for _ in 0..6 {
             let left = check.run().await.unwrap().differences;
             let left: Vec<_> = left.iter().filter(|found| !matches!(found, CopyDifference::PoolCount(_))).collect();
-            assert!(left.is_empty(), "{sql}: {left:?} is left");
+            assert!(left.is_empty(), "{sql}: {left:?} remains");
         }
         let stored = core.store.load_snapshot().await.unwrap();
         let [copied, read] = core
@@ -341,7 +342,7 @@ async fn a_difference_is_found_on_postgres_while_others_replace_the_token_withou
 }
 
 #[tokio::test]
-async fn each_replica_of_postgres_finds_what_its_own_copy_has_otherwise() {
+async fn each_replica_on_postgres_finds_the_differences_of_its_own_copy() {
     let database: Arc<Database> = Database::new(Backend::Postgres).await.into();
     let plan = Plan::of([PoolRow { max_slots: 3, ..pool("meet") }]);
     let [one, other] =
@@ -353,7 +354,7 @@ async fn each_replica_of_postgres_finds_what_its_own_copy_has_otherwise() {
         assert_eq!(
             core.placement.read_snapshot(|copy, _| copy.slots().len()).await.unwrap(),
             2,
-            "it follows the other"
+            "the replica follows the other"
         );
     }
     tamper(&one, "UPDATE slots SET recovery_attempts = 7;".to_owned()).await;

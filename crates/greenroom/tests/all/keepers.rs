@@ -1,4 +1,5 @@
-//! The driver of the keepers, as operators see it: what each did, when it runs next, who leads, and running one now.
+//! The driver of the keepers, as operators see it: the last run and the next run of each keeper, the leader, and a run
+//! on request.
 
 use std::collections::BTreeSet;
 
@@ -85,7 +86,7 @@ async fn a_slot_that_could_not_be_started_is_shown_with_its_error_and_recovered_
     let pool = "[recovery]\ninterval = \"1h\"\n[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\n\
                 provider = \"process\"\nmax_slots = 1\nprocess = { command = [\"no-such-command\"] }\n";
     let fixture = ServerFixture::open(backend, pool).await;
-    // After the one at the start.
+    // After the run at the start.
     until("it has run", async || keeper(&fixture.admin, "recovery").await["last_run"].is_string()).await;
     for attempt in 1..=3 {
         let bot = fixture.user.ask(json!({"meeting_url": meet_link(attempt)})).await;
@@ -109,7 +110,7 @@ async fn a_slot_that_could_not_be_started_is_shown_with_its_error_and_recovered_
 }
 
 #[tokio::test]
-async fn a_run_that_is_asked_for_at_another_replica_is_done_by_the_leader_on_postgres() {
+async fn a_run_that_is_requested_at_another_replica_is_done_by_the_leader_on_postgres() {
     let database = Database::new(Backend::Postgres).await;
     let config = process_pool("meet", "max_slots = 2", BOT);
     let first = Process::start_configured(&database, &config).await;
@@ -123,7 +124,7 @@ async fn a_run_that_is_asked_for_at_another_replica_is_done_by_the_leader_on_pos
     }
     let after = keeper(&first.admin(), "recovery").await["last_run"].clone();
     assert!(after.as_str() > before.as_str(), "{before} {after}");
-    // Both show the same.
+    // Both replicas show the same.
     assert_eq!(keeper(&second.admin(), "recovery").await, keeper(&first.admin(), "recovery").await);
 }
 

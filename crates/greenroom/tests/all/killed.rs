@@ -1,7 +1,6 @@
-//! The only server on an SQLite file is killed again and again while its gate is full and bots are asked for. After
-//! each start the gate opens at once, and nothing that was acknowledged is lost.
-//!
-//! `GREENROOM_KILLED_SECONDS=120` does it for two minutes, a kill every 8 seconds, and shows the figures.
+//! The only server on an SQLite file is killed again and again, while its gate is full and users request bots. After
+//! each start the gate opens at once, and no acknowledged bot is lost.
+//! `GREENROOM_KILLED_SECONDS=120` runs this for two minutes, with a kill every 8 seconds, and prints the figures.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,18 +16,18 @@ const BOT: &str = r#"
 "#;
 const SLOTS: usize = 6;
 const GATE: usize = 2;
-/// Some more than there are slots.
+/// A few more than there are slots.
 const BOTS: usize = 8;
 const ROUNDS: usize = 2;
 const EVERY: Duration = Duration::from_secs(8);
-/// After a start. Without a release at the start it would be as long as a lease.
+/// After a start. Without a release at the start, it would take as long as a lease.
 const OPENS_WITHIN: Duration = Duration::from_secs(2);
 
 fn slot(number: usize) -> String {
     format!("pool-meet-{number:03}")
 }
 
-/// Makes every start hang, or not: whoever opens such a log waits for a reader.
+/// Makes every start hang, or not: to open such a log waits for a reader.
 fn make_hang(database: &Database, hangs: bool) {
     for number in 1..=SLOTS {
         let log = database.in_slot(&slot(number), "log");
@@ -40,7 +39,7 @@ fn make_hang(database: &Database, hangs: bool) {
     }
 }
 
-/// Asks for a bot until there is an answer, whoever is killed meanwhile.
+/// Repeats a request for a bot until there is an answer, through any kill.
 async fn acknowledged(user: Client, number: usize) -> String {
     let deadline = Instant::now() + Duration::from_secs(60);
     while Instant::now() < deadline {
@@ -53,7 +52,7 @@ async fn acknowledged(user: Client, number: usize) -> String {
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited in vain until the bot is acknowledged");
+    panic!("timeout: the bot was never acknowledged");
 }
 
 async fn active(fixture: &ServerFixture) -> Value {
@@ -79,12 +78,12 @@ async fn the_gate_opens_at_once_after_each_kill_9_and_nothing_acknowledged_is_lo
         let held = fixture.admin.get("/admin/deployments").await;
         fixture.server.kill().await;
         make_hang(&fixture.database, false);
-        // Some are asked for while nobody is there.
+        // Some bots are requested while no server runs.
         requests.spawn(acknowledged(fixture.user.clone(), asked));
         asked += 1;
         fixture.server = Process::start_at(&fixture.database, &address).await;
         let started = Instant::now();
-        until("who was behind the gate at the kill has passed it again", async || {
+        until("the deployments inside the gate at the kill have passed it again", async || {
             let gate = fixture.admin.get("/admin/deployments").await;
             let is_there =
                 |entry: &Value| gate["entries"].as_array().unwrap().iter().any(|now| now["bot_id"] == entry["bot_id"]);

@@ -1,5 +1,5 @@
-//! Leases: one holder at a time, until it releases the lease, its time is over by the clock of the database, or its
-//! replica ends. Every kind of lease has the same contract on both databases.
+//! Leases have one holder at a time, until the holder releases the lease, the lease expires by the database's clock, or
+//! its replica ends. Every kind of lease has the same contract on both databases.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn every_kind() -> [Lease; 4] {
     [Lease::Keepers, Lease::Removal(slot.clone()), Lease::Slot(slot), Lease::Image(image)]
 }
 
-/// A replica that lives.
+/// A replica that is alive.
 async fn replica(store: &Store, name: &str) -> Holder {
     let replica = Holder { id: Uuid::new_v4(), name: name.to_owned() };
     store.register_replica(&replica, LONG).await.unwrap();
@@ -43,11 +43,11 @@ async fn a_lease_has_one_holder_until_it_is_released(#[case] backend: Backend) {
         assert_eq!(store.lease_holder(&lease).await.unwrap(), None);
         assert!(take(&store, &ours).await, "{lease:?} is free");
         assert!(!take(&store, &theirs).await, "{lease:?} has a holder");
-        assert!(take(&store, &ours).await, "its own holder may take {lease:?} again");
+        assert!(take(&store, &ours).await, "the holder may take {lease:?} again");
         assert_eq!(store.lease_holder(&lease).await.unwrap().as_ref(), Some(&first));
 
         store.release_lease(&theirs).await.unwrap();
-        assert!(!take(&store, &theirs).await, "only its holder releases {lease:?}");
+        assert!(!take(&store, &theirs).await, "only the holder can release {lease:?}");
         store.release_lease(&ours).await.unwrap();
         assert!(take(&store, &theirs).await, "{lease:?} was released");
         assert_eq!(store.lease_holder(&lease).await.unwrap().as_ref(), Some(&second));
@@ -66,7 +66,7 @@ async fn two_pieces_of_work_of_one_replica_exclude_each_other_by_lease(#[case] b
     for lease in [slot, image] {
         let [first, second] = [(); 2].map(|()| LeaseClaim::new(lease.clone(), &replica));
         assert!(take(&store, &first).await);
-        assert!(!take(&store, &second).await, "{lease:?} is the other work's");
+        assert!(!take(&store, &second).await, "other work holds {lease:?}");
     }
 }
 
@@ -107,12 +107,12 @@ async fn a_lease_that_is_not_renewed_ends_by_the_clock_of_the_database(#[case] b
         let long = LeaseClaim { time: LONG, ..short.clone() };
         let theirs = LeaseClaim::new(lease.clone(), &second);
         assert!(take(&store, &long).await);
-        assert!(store.renew_lease(&short).await.unwrap(), "a renewal sets the time from now on");
-        until("its time is over", async || store.lease_holder(&lease).await.unwrap().is_none()).await;
-        assert!(!store.renew_lease(&long).await.unwrap(), "what has ended cannot be renewed: {lease:?}");
+        assert!(store.renew_lease(&short).await.unwrap(), "a renewal counts from now");
+        until("it has expired", async || store.lease_holder(&lease).await.unwrap().is_none()).await;
+        assert!(!store.renew_lease(&long).await.unwrap(), "a lease that has ended cannot be renewed: {lease:?}");
         assert!(take(&store, &theirs).await, "{lease:?} is free");
-        assert!(!store.renew_lease(&long).await.unwrap(), "{lease:?} is another's");
-        assert!(store.renew_lease(&theirs).await.unwrap(), "{lease:?} is its holder's");
+        assert!(!store.renew_lease(&long).await.unwrap(), "another replica holds {lease:?}");
+        assert!(store.renew_lease(&theirs).await.unwrap(), "the holder still has {lease:?}");
     }
 }
 
@@ -127,7 +127,7 @@ async fn a_lease_ends_with_its_replica(#[case] backend: Backend) {
     let claims = |replica: &Holder| every_kind().map(|lease| LeaseClaim::new(lease, replica));
     let now = Clock::System.now();
 
-    // By its own will.
+    // The holder releases the lease itself.
     for claim in claims(&first) {
         assert!(take(&store, &claim).await);
     }
@@ -136,11 +136,11 @@ async fn a_lease_ends_with_its_replica(#[case] backend: Backend) {
         assert!(take(&store, &claim).await, "the replica of {:?} has ended", claim.lease);
     }
 
-    // Because it gave no sign of life in time, by the clock of the database.
+    // The replica did not renew its lease in time, by the clock of the database.
     let third = replica(&store, "third").await;
     assert!(store.release_dead_replicas(third.id, now, true).await.unwrap().is_empty());
     for claim in claims(&third) {
-        assert!(!take(&store, &claim).await, "the replica of {:?} lives", claim.lease);
+        assert!(!take(&store, &claim).await, "the replica of {:?} is alive", claim.lease);
     }
     assert!(store.renew_replica(second.id, Duration::from_millis(1)).await.unwrap());
     until("it is taken for dead", async || {

@@ -1,5 +1,5 @@
-//! Random lives in the real store: callbacks under new and old connections, repeats and late words, stops, new
-//! assignments and deadlines, in any order. Whatever arrives, the rules hold.
+//! Random lives of bots in the real store: callbacks under new and old connections, repeated and late ones, stops, new
+//! assignments and deadlines, in any order. The rules hold in each case.
 
 use domain::lifecycle::{TABLE, Trigger};
 use domain::{BotId, Reason};
@@ -11,7 +11,7 @@ use proptest::test_runner::TestRunner;
 
 use crate::support::{Backend, CoreFixture};
 
-/// Something that happens to a bot. The number says under which of its connections: 0 is the newest.
+/// An event of a bot. The number selects one of its connections: 0 is the newest.
 #[derive(Clone, Debug)]
 enum Happening {
     Assigned,
@@ -29,7 +29,7 @@ enum Happening {
 }
 
 fn happening() -> impl Strategy<Value = Happening> {
-    // Mostly the newest connection, so that lives get somewhere.
+    // Mostly the newest connection, so that bots make progress.
     let connection = prop_oneof![6 => Just(0_usize), 1 => 1_usize..4];
     prop_oneof![
         2 => Just(Happening::Assigned),
@@ -62,7 +62,7 @@ impl Life {
         (bot, events, said.len())
     }
 
-    /// Under which connection it speaks, if it speaks, and whether that is an old one.
+    /// The connection of a callback, and whether it is an old one. `None` if the event is no callback.
     fn caller(&self, happening: &Happening) -> Option<(Caller, bool)> {
         let number = match happening {
             Happening::Started(n)
@@ -113,7 +113,7 @@ impl Life {
                 lifecycle.transcript(caller, vec![said]).await.map(drop)?;
             }
             (Happening::Exited(_, code), Some(caller)) => self.core.exited(caller, *code).await.map(drop)?,
-            // It has no connection to speak under yet.
+            // The bot has no connection for a callback yet.
             (_, None) => {}
         }
         Ok(())
@@ -153,7 +153,7 @@ impl Life {
         self.expect_a_true_trail(&before);
     }
 
-    /// The trail tells each change once, and leads from the reservation to where the bot stands.
+    /// Asserts that the events have each change once, and lead from the reservation to the bot's current status.
     fn expect_a_true_trail(&self, (bot, events, _): &(BotRow, Vec<EventRow>, usize)) {
         let mut shown = None;
         for event in events.iter().filter(|event| event.to.is_some()) {
@@ -174,7 +174,7 @@ fn random_lives(backend: Backend, lives: u32) {
     let strategy = prop::collection::vec(happening(), 1..40);
     let lived = TestRunner::new(config).run(&strategy, |happenings| {
         runtime.block_on(async {
-            // One database for all, and a meeting of its own for each.
+            // One database for all cases, and a separate meeting for each.
             let mut core = core.lock().await;
             let kept = match core.take() {
                 Some(kept) => kept,

@@ -1,4 +1,4 @@
-//! The limit holds, however many ask at once and through however many processes.
+//! The limit holds, however many requests arrive at once and through however many processes.
 
 use reqwest::StatusCode;
 use rstest::rstest;
@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::support::{Backend, Client, Database, Process, meet_link};
 
-/// A hundred at once, and what each was answered.
+/// Sends a hundred requests at once, and returns the answers.
 async fn hundred(clients: &[Client], link: impl Fn(usize) -> String) -> Vec<(StatusCode, serde_json::Value)> {
     let mut requests = tokio::task::JoinSet::new();
     for number in 0..100 {
@@ -110,7 +110,7 @@ async fn ended_and_stopping_bots_make_room() {
     let (status, _) = user.post("/bots", json!({"meeting_url": meet_link(2)})).await;
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
     let life = crate::support::Life::assign(&server.admin(), &first).await;
-    life.well("started", json!({})).await;
+    life.report("started", json!({})).await;
     let (status, stopped) = user.send(reqwest::Method::DELETE, &format!("/bots/{first}"), None).await;
     assert_eq!((status, &stopped["bot"]["status"]), (StatusCode::ACCEPTED, &json!("stopping")));
     let second = user.bot(&meet_link(1)).await;
@@ -118,11 +118,11 @@ async fn ended_and_stopping_bots_make_room() {
     assert_eq!((&usage["running"], &usage["max_concurrent_bots"]), (&json!(1), &json!(1)));
     assert_eq!((&usage["by_status"]["stopping"], &usage["by_status"]["deploying"]), (&json!(1), &json!(1)));
     assert_eq!(usage["bots"].as_array().unwrap().len(), 2);
-    // Those that are leaving and those that run together are never more than twice the limit.
+    // Leaving and running bots together never exceed twice the limit.
     user.send(reqwest::Method::DELETE, &format!("/bots/{second}"), None).await;
     let (status, refused) = user.post("/bots", json!({"meeting_url": meet_link(3)})).await;
     assert_eq!((status, &refused["code"]), (StatusCode::TOO_MANY_REQUESTS, &json!("limit_reached")));
-    assert!(refused["detail"].as_str().unwrap().contains("still leaving"), "{refused}");
-    life.well("exited", json!({"exit_code": 0})).await;
+    assert!(refused["detail"].as_str().unwrap().contains("still stopping"), "{refused}");
+    life.report("exited", json!({"exit_code": 0})).await;
     user.bot(&meet_link(3)).await;
 }

@@ -1,4 +1,4 @@
-//! What a bot printed, over HTTP: while it runs, after its end, and also when its agent was killed.
+//! The log of a bot over HTTP: while it runs, after its end, and after its agent was killed.
 
 use reqwest::StatusCode;
 use rstest::rstest;
@@ -10,7 +10,7 @@ use crate::support::{
 
 const SLOT: &str = "pool-meet-001";
 
-/// Prints to both streams, misspells an event, comes in, and stays until it is told to leave.
+/// Prints to both streams, misspells an event, joins, and stays until it gets the command to leave.
 const TALKS: &str = r#"
     echo "hello from $(basename $PWD)"
     echo '{"event": "join"}'
@@ -40,7 +40,7 @@ async fn the_log_of_a_bot_is_read_while_it_runs_and_after_its_end(#[case] backen
     let fixture = ServerFixture::open(backend, &process_pool("meet", "max_slots = 1", TALKS)).await;
     let bot = fixture.active(1).await;
     let bot_id = id(&bot);
-    until("what it printed is there", async || texts(&log(&fixture.user, &bot_id).await).contains(&"no camera".into()))
+    until("its output is in the log", async || texts(&log(&fixture.user, &bot_id).await).contains(&"no camera".into()))
         .await;
     let running = log(&fixture.user, &bot_id).await;
     assert!(texts(&running).iter().all(|text| !text.starts_with("greenroom-agent")), "{running}");
@@ -51,13 +51,13 @@ async fn the_log_of_a_bot_is_read_while_it_runs_and_after_its_end(#[case] backen
     {
         assert!(lines.contains(&text.to_owned()), "{text} is not in {ended}");
     }
-    assert!(!lines.iter().any(|text| text.contains("\"joined\"}")), "events are not log: {ended}");
+    assert!(!lines.iter().any(|text| text.contains("\"joined\"}")), "events are not in the log: {ended}");
     assert!(ended["lines"][0]["at"].as_str().unwrap().ends_with('Z'));
     assert_eq!(ended["truncated"], false);
     let last = fixture.user.get(&format!("/bots/{bot_id}/logs?lines=1")).await;
     assert_eq!((texts(&last), &last["truncated"]), (vec!["goodbye".to_owned()], &json!(true)));
     assert_eq!(fixture.admin.get(&format!("/admin/bots/{bot_id}/logs")).await, ended);
-    // The same is told as an event, once.
+    // An event reports the same, once.
     let events = fixture.user.get(&format!("/bots/{bot_id}/events")).await["events"].take();
     let warnings: Vec<&Value> = events.as_array().unwrap().iter().filter(|event| event["kind"] == "warning").collect();
     assert_eq!(warnings.len(), 1);
@@ -66,7 +66,7 @@ async fn the_log_of_a_bot_is_read_while_it_runs_and_after_its_end(#[case] backen
 }
 
 #[tokio::test]
-async fn a_log_is_only_its_users_and_its_query_is_checked() {
+async fn only_its_own_user_can_read_a_log_and_the_query_is_checked() {
     let fixture = ServerFixture::open(Backend::Sqlite, &process_pool("meet", "max_slots = 1", TALKS)).await;
     let bot = id(&fixture.active(1).await);
     let path = format!("/bots/{bot}/logs");
@@ -86,7 +86,7 @@ async fn the_log_of_a_bot_whose_agent_was_killed_is_kept_before_its_slot_is_clea
     );
     let fixture = ServerFixture::open(Backend::Sqlite, &config).await;
     let bot = id(&fixture.active(1).await);
-    until("what it printed is there", async || texts(&log(&fixture.user, &bot).await).contains(&"no camera".into()))
+    until("its output is in the log", async || texts(&log(&fixture.user, &bot).await).contains(&"no camera".into()))
         .await;
     fixture.agent(SLOT).await.kill();
     fixture.user.until(&bot, "failed").await;
@@ -96,14 +96,14 @@ async fn the_log_of_a_bot_whose_agent_was_killed_is_kept_before_its_slot_is_clea
     // The next bot of the slot does not see it.
     let next = fixture.active(2).await;
     assert_eq!(next["slot"], SLOT);
-    until("what it printed is there", async || {
+    until("its output is in the log", async || {
         texts(&log(&fixture.user, &id(&next)).await).contains(&"no camera".into())
     })
     .await;
     assert_eq!(texts(&log(&fixture.user, &id(&next)).await).iter().filter(|text| *text == "no camera").count(), 1);
 }
 
-/// Says whom it is for.
+/// Prints the id of its bot.
 const NAMES_ITSELF: &str = r#"
     echo "$BOT_DATA" | grep -o '"bot_id": *"[^"]*"'
     echo '{"event": "joined"}'
@@ -117,13 +117,13 @@ async fn a_bot_in_a_slot_that_served_others_sees_only_its_own_lines() {
     fixture.until_slots(1, 0).await;
     for number in 0..3 {
         let bot = fixture.active(number).await;
-        until("what it printed is there", async || !texts(&log(&fixture.user, &id(&bot)).await).is_empty()).await;
+        until("its output is in the log", async || !texts(&log(&fixture.user, &id(&bot)).await).is_empty()).await;
         let shown = texts(&log(&fixture.user, &id(&bot)).await);
         assert_eq!(shown.len(), 1, "{shown:?}");
         assert!(shown[0].contains(&id(&bot)), "{shown:?}");
         fixture.leave(&bot).await;
         fixture.until_slots(1, 0).await;
-        assert_eq!(texts(&log(&fixture.user, &id(&bot)).await), shown, "the same is kept");
+        assert_eq!(texts(&log(&fixture.user, &id(&bot)).await), shown, "the same log is kept");
     }
 }
 
@@ -133,7 +133,7 @@ async fn the_log_of_a_bot_on_docker_has_the_times_of_its_lines() {
     let fixture = DockerFixture::start(&Engine::shared().await, "docker", &image, "max_slots = 1", "").await;
     let bot = fixture.user.bot(&meet_link(1)).await;
     fixture.user.until(&bot, "active").await;
-    until("what it printed is there", async || texts(&log(&fixture.user, &bot).await).contains(&"no camera".into()))
+    until("its output is in the log", async || texts(&log(&fixture.user, &bot).await).contains(&"no camera".into()))
         .await;
     let running = log(&fixture.user, &bot).await;
     let line = running["lines"].as_array().unwrap().iter().find(|line| line["text"] == "no camera").unwrap();
@@ -157,23 +157,23 @@ async fn a_log_that_is_sent_replaces_the_one_before_and_only_under_the_bots_conn
     let line = |text: &str| json!({"lines": [{"at": "2026-11-17T09:00:00.123456789Z", "text": text}]});
     let (status, problem) = old.say("log", line("old")).await;
     assert_eq!((status, &problem["code"]), (StatusCode::CONFLICT, &json!("stale_connection")));
-    life.well("started", json!({})).await;
-    life.well("log", line("first")).await;
+    life.report("started", json!({})).await;
+    life.report("log", line("first")).await;
     let mut second = line("sec\0ond");
     second["warnings"] = (0..8).map(|number| json!(format!("w{number}\0"))).collect();
     for _ in 0..2 {
-        life.well("log", second.clone()).await;
+        life.report("log", second.clone()).await;
     }
     second["warnings"] = json!(["one more"]);
-    life.well("log", second).await;
+    life.report("log", second).await;
     let kept = log(&user, &bot).await;
     assert_eq!(kept["lines"], json!([{"at": "2026-11-17T09:00:00.123456Z", "text": "second"}]));
     let events = user.get(&format!("/bots/{bot}/events")).await["events"].take();
     let warnings: Vec<_> =
         events.as_array().unwrap().iter().filter(|e| e["kind"] == "warning").map(|e| e["reason"].clone()).collect();
     assert_eq!(warnings, ["w0", "w1", "w2", "w3", "w4"]);
-    life.well("exited", json!({"exit_code": 0})).await;
-    life.well("log", line("second")).await;
+    life.report("exited", json!({"exit_code": 0})).await;
+    life.report("log", line("second")).await;
     assert_eq!(life.say("log", line("late")).await.0, StatusCode::GONE);
     assert_eq!(log(&user, &bot).await, kept);
 }

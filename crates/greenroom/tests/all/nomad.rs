@@ -1,9 +1,9 @@
-//! Slots as jobs of Nomad, against a Nomad that runs nothing and takes no liberties.
+//! Slots as jobs of Nomad, with the fake Nomad, which refuses every mistake.
 
-mod examined;
+mod concurrent_changes;
+mod doctor;
 mod life;
-mod moved;
-mod others;
+mod lost_nodes;
 mod trouble;
 
 use std::collections::BTreeMap;
@@ -38,7 +38,7 @@ pub fn config(nomad: &NomadFake) -> NomadConfig {
     }
 }
 
-/// A provider that does not wait long between two looks.
+/// A provider with a short polling interval.
 pub fn with(config: NomadConfig, installation: &str) -> NomadProvider {
     let pace = Pace { first: Duration::from_millis(2), longest: Duration::from_millis(20) };
     NomadProvider::new(config, installation.to_owned()).paced(pace)
@@ -52,7 +52,7 @@ fn slot() -> SlotName {
     SlotName::stored(SLOT.to_owned())
 }
 
-/// What is started for a bot.
+/// The spec of a bot.
 fn bot(connection: &str) -> Spec {
     let variables = [("GREENROOM_SLOT", SLOT), ("GREENROOM_URL", "http://greenroom.test"), ("BOT_DATA", "{}")];
     let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
@@ -66,7 +66,7 @@ fn bot(connection: &str) -> Spec {
     }
 }
 
-/// An agent that waits.
+/// The spec of an agent that waits.
 fn agent() -> Spec {
     let mut spec = Spec { connection: None, ..bot("") };
     spec.environment.remove("BOT_DATA");
@@ -92,13 +92,13 @@ fn expect_no_violations(nomad: &NomadFake) {
 }
 
 #[tokio::test]
-async fn a_slot_that_was_made_is_a_job_of_which_nothing_runs() {
+async fn a_created_slot_is_a_job_without_allocations() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
     for _ in 0..2 {
         assert_eq!(provider.create(&bot("a")).await.unwrap(), "default/pool-meet-001");
     }
-    assert_eq!(nomad.count(NomadOperation::Register), 1, "what is there is left as it is");
+    assert_eq!(nomad.count(NomadOperation::Register), 1, "an existing job is not changed");
     assert_eq!((count_of(&nomad), nomad.allocations(SLOT)), (json!(0), vec![]));
     let found = provider.inspect(&slot()).await.unwrap().unwrap();
     assert!(!found.running);
@@ -118,16 +118,16 @@ async fn a_bot_runs_with_the_variables_of_its_slot_and_of_its_pool() {
     let task = &job["TaskGroups"][0]["Tasks"][0];
     let docker = &task["Config"];
     assert_eq!((&docker["image"], &docker["entrypoint"]), (&json!("team/meet-bot:1.4"), &json!(["run", "--fast"])));
-    // The driver hands these to the image's own entry point.
+    // The driver passes these to the image's own entry point.
     assert_eq!((&docker["command"], &docker["args"]), (&Value::Null, &Value::Null));
-    assert_eq!(docker["force_pull"], Value::Null, "what a node has is not pulled again");
+    assert_eq!(docker["force_pull"], Value::Null, "an image on the node is not pulled again");
     assert_eq!((&task["Resources"]["CPU"], &task["Resources"]["MemoryMB"]), (&json!(1_000), &json!(2_000)));
     assert_eq!(job["Meta"]["greenroom.installation"], "ours");
     expect_no_violations(&nomad);
 }
 
 #[tokio::test]
-async fn a_stop_waits_until_what_ran_has_ended_and_leaves_nothing_of_the_bot() {
+async fn a_stop_waits_until_the_allocation_has_ended_and_removes_the_bots_data() {
     let timing = NomadTiming { stop: Duration::from_millis(300), ..NomadTiming::default() };
     let nomad = NomadFake::start_with(NomadOptions { timing, ..NomadOptions::default() }).await;
     let provider = provider(&nomad);
@@ -138,7 +138,7 @@ async fn a_stop_waits_until_what_ran_has_ended_and_leaves_nothing_of_the_bot() {
     let job = nomad.jobs()[SLOT].to_string();
     assert!(!job.contains("BOT_DATA") && !job.contains("GREENROOM_"), "{job}");
     assert!(!provider.inspect(&slot()).await.unwrap().unwrap().running);
-    // Once more is nothing to be done.
+    // A repeated call changes nothing.
     let changes = nomad.count(NomadOperation::Register);
     assert_eq!(provider.stop(&slot(), true).await.unwrap(), Stopped::Seen);
     assert_eq!(nomad.count(NomadOperation::Register), changes);
@@ -146,7 +146,7 @@ async fn a_stop_waits_until_what_ran_has_ended_and_leaves_nothing_of_the_bot() {
 }
 
 #[tokio::test]
-async fn what_runs_for_another_connection_has_ended_before_the_next_begins() {
+async fn an_allocation_for_another_connection_ends_before_the_next_begins() {
     let timing = NomadTiming { stop: Duration::from_millis(200), ..NomadTiming::default() };
     let nomad = NomadFake::start_with(NomadOptions { timing, ..NomadOptions::default() }).await;
     let provider = provider(&nomad);
@@ -158,12 +158,12 @@ async fn what_runs_for_another_connection_has_ended_before_the_next_begins() {
     let happened: Vec<bool> = std::iter::from_fn(|| events.try_recv().ok())
         .map(|event| matches!(event, NomadEvent::Started { .. }))
         .collect();
-    assert_eq!(happened, [true, false, true], "one begins, ends, and only then the other begins");
+    assert_eq!(happened, [true, false, true], "the second begins only after the first has ended");
     expect_no_violations(&nomad);
 }
 
 #[tokio::test]
-async fn an_agent_that_waits_by_an_older_recipe_is_replaced() {
+async fn a_waiting_agent_with_an_older_recipe_is_replaced() {
     let nomad = NomadFake::start().await;
     provider(&nomad).start(&agent()).await.unwrap();
     let newer = with(NomadConfig { image: "team/meet-bot:1.5".to_owned(), ..config(&nomad) }, "ours");
@@ -174,7 +174,7 @@ async fn an_agent_that_waits_by_an_older_recipe_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_slot_that_is_deleted_is_gone_when_what_ran_has_ended() {
+async fn a_deleted_slot_is_gone_when_its_allocation_has_ended() {
     let timing = NomadTiming { stop: Duration::from_millis(200), ..NomadTiming::default() };
     let nomad = NomadFake::start_with(NomadOptions { timing, ..NomadOptions::default() }).await;
     let provider = provider(&nomad);
@@ -201,14 +201,14 @@ async fn a_job_of_somebody_else_is_neither_seen_nor_touched() {
     provider.stop(&slot(), true).await.unwrap();
     provider.delete(&slot()).await.unwrap();
     for error in [fails(provider.create(&bot("b"))).await, fails(provider.start(&bot("b"))).await] {
-        assert!(!error.retryable && error.message.contains("another job has the name pool-meet-001"), "{error}");
+        assert!(!error.retryable && error.message.contains("the name pool-meet-001 belongs to a job"), "{error}");
     }
     assert_eq!(nomad.jobs(), before);
     assert!(nomad.running(SLOT).is_some());
     expect_no_violations(&nomad);
 }
 
-/// A job as another process of ours would have made it.
+/// A job as another process of this installation would have made it.
 fn made(name: &str, installation: &str) -> Value {
     json!({
         "ID": name, "Name": name, "Datacenters": ["*"],
@@ -239,7 +239,7 @@ async fn all_jobs_are_listed_page_by_page_and_a_page_that_is_missing_is_an_error
 }
 
 #[tokio::test]
-async fn what_runs_is_told_from_what_does_not_in_a_list() {
+async fn a_list_shows_which_slots_run() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
     provider.start(&bot("a")).await.unwrap();
@@ -262,7 +262,7 @@ async fn a_bot_that_has_ended_is_not_started_again_and_an_agent_that_waits_is() 
     nomad.end_allocation(&nomad.running(SLOT).unwrap(), 0).await;
     let found = provider.inspect(&slot()).await.unwrap().unwrap();
     assert!(!found.running && found.state.contains("Exit Code: 0"), "{found:?}");
-    assert_eq!(statuses(&nomad), ["failed"], "for a service every end is a failure");
+    assert_eq!(statuses(&nomad), ["failed"], "for a service, every end is a failure");
     provider.start(&agent()).await.unwrap();
     nomad.end_allocation(&nomad.running(SLOT).unwrap(), 1).await;
     until("the agent is up again where it was", async || nomad.running(SLOT).is_some()).await;
@@ -284,20 +284,20 @@ async fn the_last_lines_are_those_of_the_newest_allocation() {
     let lines = provider.last_lines(&slot()).await.unwrap().unwrap();
     assert!(lines.ends_with("line 1999\nit broke"), "{lines}");
     provider.stop(&slot(), true).await.unwrap();
-    assert!(provider.last_lines(&slot()).await.unwrap().is_some(), "what has ended can be read still");
+    assert!(provider.last_lines(&slot()).await.unwrap().is_some(), "the log can be read after the end");
     nomad.collect_garbage();
     assert_eq!(provider.last_lines(&slot()).await.unwrap(), None);
     expect_no_violations(&nomad);
 }
 
 #[tokio::test]
-async fn what_cannot_be_placed_is_told_in_nomads_terms_and_taken_back() {
+async fn an_allocation_that_cannot_be_placed_fails_with_nomads_reasons_and_is_cancelled() {
     let small = NomadNode { memory: 1_000, ..NomadNode::new("small") };
     let bare = NomadNode { drivers: vec!["exec".to_owned()], ..NomadNode::new("bare") };
     let nodes = vec![small, bare];
     let nomad = NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await;
     let error = fails(provider(&nomad).start(&bot("a"))).await;
-    assert!(error.retryable, "nodes come and go");
+    assert!(error.retryable, "nodes may return");
     for message in ["memory exhausted on 1 node", "1 node filtered by the constraint \"missing drivers\""] {
         assert!(error.message.contains(message), "{error}");
     }
@@ -306,13 +306,13 @@ async fn what_cannot_be_placed_is_told_in_nomads_terms_and_taken_back() {
     assert!(error.retryable && error.message.contains("no node in the datacenters eu-*"), "{error}");
     assert_eq!(count_of(&nomad), json!(0));
     nomad.add_node(NomadNode::new("large"));
-    assert_eq!(statuses(&nomad), Vec::<String>::new(), "nothing begins of what nobody wants any more");
+    assert_eq!(statuses(&nomad), Vec::<String>::new(), "nothing unwanted starts");
     provider(&nomad).start(&bot("b")).await.unwrap();
     expect_no_violations(&nomad);
 }
 
 #[tokio::test]
-async fn what_cannot_be_started_is_told_in_the_drivers_words_and_taken_back() {
+async fn an_allocation_that_cannot_start_fails_with_the_drivers_message_and_is_cancelled() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
     let gone = "Failed to pull `team/meet-bot:1.4`: API error (404): manifest for team/meet-bot:1.4 not found";
@@ -325,7 +325,7 @@ async fn what_cannot_be_started_is_told_in_the_drivers_words_and_taken_back() {
     let error = fails(provider.start(&bot("a"))).await;
     assert!(error.retryable && error.message.contains(away), "{error}");
     provider.start(&bot("a")).await.unwrap();
-    // An agent that waits gets another chance where it is.
+    // A waiting agent is restarted on its node.
     nomad.fail_next_allocation("failed to create container: dial unix docker.sock: connect: connection refused");
     provider.start(&agent()).await.unwrap();
     expect_no_violations(&nomad);

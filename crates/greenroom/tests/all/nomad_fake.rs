@@ -1,4 +1,4 @@
-//! The fake Nomad is as strict as the real one, and stricter where a client can only be mistaken.
+//! The fake Nomad is as strict as the real one, and stricter where only a client with a bug would notice.
 
 mod placement;
 mod trouble;
@@ -12,7 +12,7 @@ use crate::support::{NomadFake, NomadOperation, NomadOptions, found};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// What is asked of it here, and the answer.
+/// A request to the fake, and the answer.
 struct Asked {
     status: StatusCode,
     headers: reqwest::header::HeaderMap,
@@ -30,7 +30,7 @@ impl Asked {
     }
 }
 
-/// To make one is slow. It keeps no connections, since those belong to one test.
+/// Making a client is slow. It keeps no connections, because those belong to one test.
 static CLIENT: LazyLock<reqwest::Client> =
     LazyLock::new(|| reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap());
 
@@ -51,7 +51,7 @@ async fn register(nomad: &NomadFake, job: &Value) -> Asked {
     ask(nomad, Method::POST, "jobs", Some(&json!({"Job": job}))).await
 }
 
-/// A slot as a provider would have it: run once where it is, moved when its node is lost, without deployments.
+/// A slot as a provider would have it: no restarts on its node, moved when its node is lost, without deployments.
 fn slot(id: &str, count: i64, generation: &str) -> Value {
     json!({
         "ID": id, "Name": id, "Type": "service", "Datacenters": ["dc1"], "Meta": {"greenroom": "pool"},
@@ -68,12 +68,12 @@ fn slot(id: &str, count: i64, generation: &str) -> Value {
     })
 }
 
-/// The allocation of a job in which something runs.
+/// The running allocation of a job.
 async fn running(nomad: &NomadFake, job: &str) -> String {
     found("something runs", async || nomad.running(job)).await
 }
 
-/// Waits until the evaluation that a change made is processed, and returns it.
+/// Waits until the evaluation of a change is processed, and returns it.
 async fn evaluated(nomad: &NomadFake, change: &Asked) -> Value {
     let path = format!("evaluation/{}", change.json()["EvalID"].as_str().unwrap());
     found("an evaluation is complete", async || {
@@ -135,7 +135,7 @@ async fn a_field_or_a_parameter_that_does_not_exist_is_refused_though_nomad_igno
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_job_is_told_to_those_who_ask_and_is_no_mistake() {
+async fn validation_returns_the_errors_of_a_job_and_records_no_violation() {
     let nomad = NomadFake::start().await;
     let mut job = slot("a", 1, "1");
     job["TaskGroups"][0]["Tasks"][0]["Name"] = json!("alloc");
@@ -147,7 +147,7 @@ async fn what_is_wrong_with_a_job_is_told_to_those_who_ask_and_is_no_mistake() {
 }
 
 #[tokio::test]
-async fn nothing_is_told_to_those_without_the_token() {
+async fn without_the_token_every_request_is_refused() {
     let nomad = NomadFake::start().await;
     let client = &CLIENT;
     let jobs = format!("{}/v1/jobs", nomad.url());
@@ -198,7 +198,7 @@ async fn a_namespace_that_does_not_exist_is_forbidden_unless_the_token_may_do_ev
 }
 
 #[tokio::test]
-async fn a_job_is_registered_only_at_the_index_that_was_read_when_that_is_asked_for() {
+async fn with_check_and_set_a_job_is_registered_only_at_the_given_index() {
     let nomad = NomadFake::start().await;
     let enforce = async |index: u64, job: Value| {
         let body = json!({"Job": job, "EnforceIndex": true, "JobModifyIndex": index});
@@ -223,7 +223,7 @@ async fn a_job_is_updated_under_its_own_name_only() {
     let nomad = NomadFake::start().await;
     ask(&nomad, Method::POST, "job/a", Some(&json!({"Job": slot("a", 0, "1")}))).await.json();
     ask(&nomad, Method::PUT, "job/a", Some(&json!({"Job": slot("a", 0, "2")}))).await.json();
-    // What was read can be sent back: what it says about itself is ignored.
+    // A client can send back what it has read: fields about the state are ignored.
     let read = get(&nomad, "job/a").await.json();
     assert_eq!((&read["Version"], &read["TaskGroups"][0]["Count"]), (&json!(1), &json!(0)));
     ask(&nomad, Method::POST, "job/a", Some(&json!({"Job": read}))).await.json();
@@ -236,7 +236,7 @@ async fn a_job_is_updated_under_its_own_name_only() {
 }
 
 #[tokio::test]
-async fn jobs_are_listed_by_prefix_and_page_by_page_with_their_meta_for_those_who_ask() {
+async fn jobs_are_listed_by_prefix_and_page_by_page_with_their_meta_on_request() {
     let nomad = NomadFake::start().await;
     for name in ["slot-a", "slot-b", "slot-c", "other"] {
         register(&nomad, &slot(name, 0, "1")).await.json();

@@ -1,11 +1,11 @@
-//! One server for an SQLite file: a second one is refused, by whatever name it knows the file.
+//! Only one server may use an SQLite file. A second one is refused, whatever path it uses for the file.
 
 use std::path::Path;
 use std::time::Duration;
 
 use crate::support::{Backend, Database, Process};
 
-/// Runs a command that ends by itself; whether it ended well, and all that it said.
+/// Runs a command that ends by itself. Returns whether it succeeded, and its output.
 async fn run(folder: &Path, arguments: &[&str]) -> (bool, String) {
     let mut command = Process::command();
     command.args(arguments).current_dir(folder);
@@ -15,7 +15,7 @@ async fn run(folder: &Path, arguments: &[&str]) -> (bool, String) {
 }
 
 #[tokio::test]
-async fn a_second_server_on_an_sqlite_file_is_refused_with_a_sentence_under_any_name_of_the_file() {
+async fn a_second_server_on_an_sqlite_file_is_refused_under_any_path_of_the_file() {
     let database = Database::new(Backend::Sqlite).await;
     let first = Process::start(&database).await;
     let folder = database.folder.path();
@@ -33,19 +33,19 @@ async fn a_second_server_on_an_sqlite_file_is_refused_with_a_sentence_under_any_
         let sentence = format!("another greenroom server (pid {}) uses the database", first.pid());
         assert!(said.contains(&sentence), "{name}: {said}");
     }
-    assert_eq!(first.client("").get("/readyz").await["store"], "ok", "the first goes on");
+    assert_eq!(first.client("").get("/readyz").await["store"], "ok", "the first server keeps running");
 }
 
 #[tokio::test]
-async fn tools_work_beside_a_server_and_another_takes_over_when_it_was_killed() {
+async fn commands_work_beside_a_server_and_a_new_server_starts_after_a_kill() {
     let database = Database::new(Backend::Sqlite).await;
     let first = Process::start(&database).await;
     let folder = database.folder.path();
     let (_, said) = run(folder, &["doctor", "--database", &database.url]).await;
-    assert!(said.contains("of this version") && !said.contains("another greenroom server"), "{said}");
+    assert!(said.contains("as this program needs") && !said.contains("another greenroom server"), "{said}");
     let (well, said) = run(folder, &["migrate", "--database", &database.url]).await;
     assert!(well && said.contains("schema of this version"), "{said}");
-    // A database that another version serves is not migrated under it.
+    // A database that another version serves is not migrated.
     let other =
         "INSERT INTO schema_versions (version, name, applied_at) VALUES (9999, 'other', '2030-01-01T00:00:00Z')";
     database.execute(other).await;

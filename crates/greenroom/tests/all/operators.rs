@@ -31,12 +31,12 @@ async fn a_pool_is_shown_and_resized_and_keeps_its_size_over_a_restart(#[case] b
     let expected = json!({
         "name": "meet", "platform": "google_meet", "provider": "process", "max_slots": 1, "min_idle": 0,
         "standby": "stopped", "slots": {"creating": 0, "idle": 0, "busy": 1, "error": 0, "draining": 0},
-        "queued": 1, "mean_hold_ms": null,
+        "queued": 1, "mean_hold_ms": null, "memory_bytes": null,
     });
     assert_eq!(pools, json!({ "pools": [expected] }));
     assert_eq!(fixture.admin.get("/admin/pools/meet").await["pool"], expected);
 
-    // More room is used at once.
+    // The larger size is used at once.
     let (status, answer) = patch(&fixture, json!({"max_slots": 3, "min_idle": 1})).await;
     assert_eq!((status, &answer["pool"]["max_slots"]), (StatusCode::OK, &json!(3)), "{answer}");
     assert_eq!(answer["pool"]["queued"], 0);
@@ -52,7 +52,7 @@ async fn a_pool_is_shown_and_resized_and_keeps_its_size_over_a_restart(#[case] b
 }
 
 #[tokio::test]
-async fn a_size_that_cannot_be_is_refused_by_the_name_of_its_field() {
+async fn an_invalid_pool_size_is_refused_by_the_name_of_its_field() {
     let fixture = fixture(Backend::Sqlite, "max_slots = 4\nmin_idle = 2").await;
     for (change, field) in [
         (json!({"max_slots": 0}), "`max_slots`"),
@@ -69,14 +69,14 @@ async fn a_size_that_cannot_be_is_refused_by_the_name_of_its_field() {
     let (status, _) = fixture.admin.send(Method::PATCH, "/admin/pools/zoom", Some(json!({"max_slots": 1}))).await;
     assert_eq!(status, StatusCode::NOT_FOUND);
     let (status, _) = fixture.user.send(Method::GET, "/admin/pools", None).await;
-    assert_eq!(status, StatusCode::UNAUTHORIZED, "pools are for operators");
+    assert_eq!(status, StatusCode::UNAUTHORIZED, "only operators may see pools");
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn slots_are_found_by_pool_and_status_and_a_status_that_is_none_is_named(#[case] backend: Backend) {
+async fn slots_are_filtered_by_pool_and_status_and_an_invalid_status_is_named(#[case] backend: Backend) {
     let fixture = fixture(backend, "max_slots = 3\nmin_idle = 1").await;
     let bot = fixture.active(0).await;
     fixture.until_slots(1, 1).await;
@@ -105,19 +105,19 @@ async fn slots_are_found_by_pool_and_status_and_a_status_that_is_none_is_named(#
 #[case::delete(Method::DELETE, "")]
 #[case::drain(Method::POST, "/drain")]
 #[tokio::test]
-async fn a_busy_slot_that_is_deleted_waits_for_its_bot_and_is_gone_then(#[case] method: Method, #[case] path: &str) {
+async fn a_busy_slot_is_deleted_after_its_bot_has_ended(#[case] method: Method, #[case] path: &str) {
     let fixture = fixture(Backend::Sqlite, "max_slots = 2").await;
     let bot = fixture.active(0).await;
     let name = bot["slot"].as_str().unwrap();
     let (status, answer) = fixture.admin.send(method, &format!("/admin/slots/{name}{path}"), None).await;
     assert_eq!((status, &answer["slot"]["status"]), (StatusCode::ACCEPTED, &json!("draining")));
-    // It goes on, and takes nobody after it.
+    // The bot stays, and the slot gets no other bot after it.
     let next = fixture.active(1).await;
     assert_ne!(next["slot"], name);
     assert_eq!(fixture.user.show_bot(bot["id"].as_str().unwrap()).await["status"], "active");
     fixture.leave(&bot).await;
     until("the slot is gone", async || fixture.slots().await.iter().all(|slot| slot["name"] != name)).await;
-    assert!(!fixture.database.in_slot(name, "").exists(), "its folder too");
+    assert!(!fixture.database.in_slot(name, "").exists(), "its folder is gone too");
     assert!(fixture.database.running().iter().all(|process| process.slot != name));
     fixture.until_slots(0, 1).await;
 }
@@ -126,7 +126,7 @@ async fn a_busy_slot_that_is_deleted_waits_for_its_bot_and_is_gone_then(#[case] 
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_line_is_shown_in_the_order_in_which_it_will_be_served(#[case] backend: Backend) {
+async fn the_queue_is_shown_in_the_order_in_which_it_will_be_served(#[case] backend: Backend) {
     let fixture = fixture(backend, "max_slots = 1").await;
     fixture.active(0).await;
     let mut asked = Vec::new();
@@ -160,9 +160,9 @@ async fn a_slot_in_error_is_recovered_by_hand_and_no_other(#[case] backend: Back
     let failing = fixture.user.ask(json!({"meeting_url": meet_link(0)})).await;
     fixture.user.until(failing["id"].as_str().unwrap(), "failed").await;
     let waiting = fixture.user.ask(json!({"meeting_url": meet_link(1)})).await;
-    assert_eq!(waiting["status"], "queued", "a slot in error is nobody's");
+    assert_eq!(waiting["status"], "queued", "a slot in error has no bot");
 
-    // The operator mends what was wrong.
+    // The operator corrects the error.
     let agent = env!("CARGO_BIN_EXE_greenroom");
     std::fs::write(&program, format!("#!/bin/sh\nexec {agent} agent -- sh -c '{}'\n", BOT.replace('\'', "'\\''")))
         .unwrap();
@@ -189,7 +189,7 @@ async fn a_platform_that_no_pool_serves_is_refused_by_the_name_of_its_field() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_gate_of_each_configured_host_is_shown_also_when_nobody_is_there(#[case] backend: Backend) {
+async fn the_gate_of_each_configured_host_is_shown_also_when_it_is_empty(#[case] backend: Backend) {
     let far = "[[pool]]\nname = \"far\"\nplatform = \"zoom\"\nprovider = \"docker\"\n\
                docker = { host = \"tcp://10.255.255.1:2375\", image = \"bot\" }\n";
     let config = format!("[deploy]\nmax_concurrent = 3\n{}{far}", process_pool("meet", "max_slots = 1", BOT));
@@ -200,7 +200,7 @@ async fn the_gate_of_each_configured_host_is_shown_also_when_nobody_is_there(#[c
     assert_eq!(gates, json!([gate("docker tcp://10.255.255.1:2375"), gate(&here)]));
 }
 
-/// What a slot of the pool `meet` says of itself.
+/// The fields of a slot of the pool `meet`.
 async fn shown(fixture: &ServerFixture) -> (String, String, bool) {
     let slot = fixture.admin.get("/admin/slots/pool-meet-001").await["slot"].take();
     let text = |field: &str| slot[field].as_str().unwrap().to_owned();
@@ -209,7 +209,7 @@ async fn shown(fixture: &ServerFixture) -> (String, String, bool) {
 
 #[tokio::test]
 async fn a_slot_whose_agent_does_not_wait_yet_is_neither_shown_as_idle_nor_as_hot() {
-    // What is started is no agent, so that nobody ever waits.
+    // The process in the slot is no agent, so no agent ever waits.
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
                 min_idle = 1\nstandby = \"running\"\nprocess = { command = [\"sleep\", \"1000\"] }\n";
     let fixture = ServerFixture::open(Backend::Sqlite, pool).await;
@@ -225,7 +225,7 @@ async fn a_slot_whose_agent_does_not_wait_yet_is_neither_shown_as_idle_nor_as_ho
     doctor.args(["doctor", "slot", "pool-meet-001", "--database", &fixture.database.url]);
     let said = doctor.current_dir(fixture.database.folder.path()).output().await.unwrap().stdout;
     let said = String::from_utf8(said).unwrap();
-    assert!(said.contains("is being made (creating)") && said.contains(&description), "{said}");
+    assert!(said.contains("is being created") && said.contains(&description), "{said}");
     assert!(!said.contains("[IDLE]"), "{said}");
 }
 

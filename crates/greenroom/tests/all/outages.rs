@@ -1,5 +1,5 @@
-//! A provider that is away is not a slot that failed: its slots stay as they are, and when it answers again what was put
-//! off is done at once.
+//! An unavailable provider is not a failed slot. Its slots keep their state, and delayed work is done as soon as the
+//! provider answers again.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ async fn all(fixture: &DeploymentFixture) -> Vec<SlotRow> {
     fixture.core.store.slots(None, None).await.unwrap()
 }
 
-/// Nothing that did not happen is held against a slot.
+/// Asserts that no slot has an error, a failure or a recovery attempt.
 async fn nothing_is_marked(fixture: &DeploymentFixture) {
     for slot in all(fixture).await {
         let SlotRow { status, recovery_attempts, error_message, .. } = &slot;
@@ -54,7 +54,7 @@ async fn agents_wait(fixture: &DeploymentFixture, slots: i64) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_could_not_be_done_while_the_provider_was_away_is_done_when_it_answers_again(#[case] backend: Backend) {
+async fn work_that_failed_during_an_outage_is_done_when_the_provider_answers_again(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [PoolRow { max_slots: 4, ..pool("meet") }]).await;
     let (ended, caller) = fixture.stays(0).await;
     let (stays, _) = fixture.stays(1).await;
@@ -64,11 +64,11 @@ async fn what_could_not_be_done_while_the_provider_was_away_is_done_when_it_answ
     fixture.fake.go_away();
 
     fixture.core.exited(caller, 0).await.unwrap();
-    until("clearing was tried", async || fixture.fake.count(&Call::Stop(name())) > 0).await;
+    until("clearing was attempted", async || fixture.fake.count(&Call::Stop(name())) > 0).await;
     let waits = fixture.core.reserved(3).await;
     let third = SlotName::stored("pool-meet-003".to_owned());
     assert_eq!(fixture.place_of(waits).await, Some(third.to_string()));
-    until("its start was tried", async || fixture.fake.starts().iter().filter(|slot| **slot == third).count() > 2)
+    until("its start was attempted", async || fixture.fake.starts().iter().filter(|slot| **slot == third).count() > 2)
         .await;
     for _ in 0..3 {
         fixture.core.clock.advance(Duration::from_secs(61));
@@ -77,10 +77,10 @@ async fn what_could_not_be_done_while_the_provider_was_away_is_done_when_it_answ
         }
     }
     nothing_is_marked(&fixture).await;
-    assert_eq!(fixture.slot_of(ended).await.unwrap().status, SlotStatus::Busy, "it is cleared later");
+    assert_eq!(fixture.slot_of(ended).await.unwrap().status, SlotStatus::Busy, "the slot is cleared later");
     assert_eq!(fixture.bot(stays).await.status.as_str(), "active");
 
-    // No keeper is needed for it.
+    // No keeper is needed for this.
     fixture.fake.come_back();
     fixture.slot_is(SLOT, SlotStatus::Idle).await;
     fixture.runs(waits).await;
@@ -91,11 +91,9 @@ async fn what_could_not_be_done_while_the_provider_was_away_is_done_when_it_answ
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn hot_slots_that_an_outage_has_ended_are_started_again_at_once_and_it_costs_them_nothing(
-    #[case] backend: Backend,
-) {
+async fn hot_slots_lost_in_an_outage_are_started_again_at_once_without_a_recovery_attempt(#[case] backend: Backend) {
     let fixture = hot(backend, 4).await;
-    // One whose agent was about to wait, one that has a bot of which nothing was heard.
+    // One slot whose agent does not wait yet, and one with a bot that has sent no callback.
     fixture.core.placement.report(name(), lost(&fixture).await).await.unwrap();
     fixture.gate_is_free().await;
     let bot = fixture.core.reserved(0).await;
@@ -109,12 +107,12 @@ async fn hot_slots_that_an_outage_has_ended_are_started_again_at_once_and_it_cos
     let report = fixture.keep("sync").await;
     assert!(report.complaints[0].contains("connection refused"), "{report:?}");
     fixture.fake.come_back();
-    tokio::time::timeout(Duration::from_secs(30), fixture.deployment.a_provider_returned()).await.unwrap();
+    tokio::time::timeout(Duration::from_secs(30), fixture.deployment.until_provider_returns()).await.unwrap();
     let report = fixture.keep("sync").await;
     assert_eq!((report.counts["made_anew"], report.counts["waiting"]), (4, 0));
     nothing_is_marked(&fixture).await;
     until("all run again", async || fixture.fake.has().values().all(|runs| *runs)).await;
-    assert_eq!(fixture.bot(bot).await.slot, Some(of_bot), "it goes on where it was");
+    assert_eq!(fixture.bot(bot).await.slot, Some(of_bot), "the bot keeps its slot");
     agents_wait(&fixture, 4).await;
 }
 
@@ -128,7 +126,7 @@ async fn lost(fixture: &DeploymentFixture) -> greenroom::placement::SlotEvent {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_that_is_made_anew_while_it_is_being_started_is_started_once_more(#[case] backend: Backend) {
+async fn a_slot_that_is_lost_during_its_start_is_started_once_more(#[case] backend: Backend) {
     let pool = PoolRow { hot: true, min_idle: 1, max_slots: 1, ..pool("meet") };
     let fixture = DeploymentFixture::with(backend, [pool], 4, Fake::hanging()).await;
     until("it is being started", async || fixture.fake.starting() == 1).await;
@@ -145,15 +143,15 @@ async fn a_slot_that_is_made_anew_while_it_is_being_started_is_started_once_more
 }
 
 #[tokio::test]
-async fn an_outage_that_ended_nothing_changes_nothing() {
+async fn an_outage_without_lost_slots_changes_nothing() {
     let fixture = hot(Backend::Sqlite, 3).await;
     fixture.core.clock.advance(Duration::from_secs(11));
     let before = all(&fixture).await;
     fixture.fake.go_away();
     fixture.keep("sync").await;
     fixture.fake.come_back();
-    tokio::time::timeout(Duration::from_secs(30), fixture.deployment.a_provider_returned()).await.unwrap();
-    // A listing that forgets everything is not believed alone.
+    tokio::time::timeout(Duration::from_secs(30), fixture.deployment.until_provider_returns()).await.unwrap();
+    // A single listing without any slots is not believed.
     fixture.fake.break_next(Kind::List, Fault::NoEffect);
     fixture.keep("sync").await;
     fixture.keep("sync").await;
@@ -161,7 +159,7 @@ async fn an_outage_that_ended_nothing_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_slot_in_error_is_not_recovered_while_the_provider_is_away() {
+async fn a_slot_in_error_is_not_recovered_while_the_provider_is_down() {
     let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
     fixture.fake.break_next(Kind::Start, Fault::Error);
     let bot = fixture.core.reserved(0).await;
@@ -172,22 +170,22 @@ async fn a_slot_in_error_is_not_recovered_while_the_provider_is_away() {
         assert_eq!(fixture.keep("recovery").await.counts["failed"], 0);
         assert_eq!(fixture.deployment.recover(&name()).await.unwrap(), Some(greenroom::deployment::Recovery::Failed));
     }
-    assert_eq!(fixture.slot(SLOT).await.unwrap(), before, "no attempt counts, and its error is still its own");
+    assert_eq!(fixture.slot(SLOT).await.unwrap(), before, "no attempt counts, and the error is unchanged");
     fixture.fake.come_back();
-    until("the provider is known to be back", async || !fixture.deployment.is_away("meet")).await;
+    until("the provider is known to be back", async || !fixture.deployment.is_unavailable("meet")).await;
     assert_eq!(fixture.keep("recovery").await, RunReport::of([("recovered", 1), ("failed", 0), ("deleted", 0)]));
 }
 
 #[tokio::test]
-async fn an_outage_that_outlasts_a_bots_deadline_ends_the_bot_and_leaves_its_slot_good() {
+async fn an_outage_that_outlasts_a_bots_deadline_ends_the_bot_but_not_its_slot() {
     let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
     let first = fixture.core.reserved(0).await;
     fixture.lives(first).await;
     fixture.slot_is(SLOT, SlotStatus::Idle).await;
     fixture.fake.go_away();
     let bot = fixture.core.reserved(1).await;
-    until("its start was tried", async || fixture.fake.starts().len() > 1).await;
-    let end = found("the bot is at an end", async || {
+    until("its start was attempted", async || fixture.fake.starts().len() > 1).await;
+    let end = found("the bot has ended", async || {
         fixture.core.clock.advance(Duration::from_mins(16));
         fixture.keep("queue_expiry").await;
         let end = fixture.core.stands(bot).await;
@@ -204,7 +202,7 @@ async fn an_outage_that_outlasts_a_bots_deadline_ends_the_bot_and_leaves_its_slo
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn an_agent_that_comes_after_its_slot_was_given_up_brings_it_back(#[case] backend: Backend) {
+async fn an_agent_that_waits_after_its_slot_went_to_error_recovers_it(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [PoolRow { hot: true, min_idle: 1, ..pool("meet") }]).await;
     until("it was started", async || fixture.fake.starts().len() == 1 && fixture.at_gate().await == (0, 0)).await;
     fixture.core.clock.advance(Duration::from_secs(61));
@@ -214,7 +212,7 @@ async fn an_agent_that_comes_after_its_slot_was_given_up_brings_it_back(#[case] 
     assert!(matches!(fixture.deployment.offer(&claim, "late", true).await.unwrap(), Offer::NoneYet));
     let slot = fixture.slot(SLOT).await.unwrap();
     assert_eq!((slot.status, slot.recovery_attempts, slot.error_message), (SlotStatus::Idle, 0, None));
-    // Its bot goes to the agent at once.
+    // The agent gets a bot at once.
     let bot = fixture.core.reserved(0).await;
     assert!(matches!(fixture.deployment.offer(&claim, "late", false).await.unwrap(), Offer::Bot { .. }));
     assert_eq!(fixture.slot_of(bot).await.unwrap().name, name());
@@ -241,7 +239,7 @@ async fn an_agent_in_a_slot_that_is_being_recovered_comes_too_late() {
 async fn an_outage_of_the_docker_engine_passes_without_a_slot_in_error(#[case] is_killed: bool) {
     let mut engine = PrivateEngine::start("alone").await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
-    // Nothing but the return of the engine brings its slots back.
+    // Only the return of the engine can bring its slots back.
     let keepers = "[sync]\ninterval = \"1h\"\n[recovery]\ninterval = \"1h\"\n\
                    [heartbeat]\ninterval = \"1s\"\n[sweeper]\ninterval = \"1s\"\nstop_grace = \"2s\"";
     let settings = "standby = \"running\"\nmax_slots = 5\nmin_idle = 3";
@@ -279,7 +277,7 @@ async fn an_outage_of_the_docker_engine_passes_without_a_slot_in_error(#[case] i
     for slot in &slots {
         let path = format!("/admin/slots/{}", slot["name"].as_str().unwrap());
         let slot = fixture.server.admin().get(&path).await;
-        // Only what ran is told: the bot that was in its meeting when its container was stopped.
+        // The only failure is that of the bot that was in its meeting when its container was stopped.
         let of_slot = |failure: &&serde_json::Value| failure["bot_id"] != leaving.as_str();
         assert_eq!(slot["failures"].as_array().unwrap().iter().filter(of_slot).count(), 0, "{slot}");
     }

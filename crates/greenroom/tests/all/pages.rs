@@ -1,4 +1,5 @@
-//! Lists end early by bytes, and go on where they ended: none twice, none missing, nothing left out.
+//! Pages of lists are limited in bytes. The next page continues where the last one ended: no row is repeated or
+//! missing.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +11,14 @@ use crate::support::{
     Backend, Client, Database, Life, Process, ServerFixture, in_repository, meet_link, process_pool, until,
 };
 
-/// The most that a page has: about 1 MiB, and the row that passed it.
+/// The largest page: about 1 MiB, and the row that exceeded it.
 const LARGEST: usize = 1024 * 1024 + 200 * 1024;
 
 fn large(letter: &str) -> Value {
     json!({"text": letter.repeat(60 * 1024)})
 }
 
-/// Every page from the first to the last, each within bounds.
+/// Every page from the first to the last, each within the limit.
 async fn pages(client: &Client, path: &str, name: &str) -> Vec<Vec<Value>> {
     let (mut pages, mut cursor) = (Vec::new(), String::new());
     loop {
@@ -41,7 +42,7 @@ fn ids(rows: &[Value]) -> Vec<&str> {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn lists_of_large_bots_end_early_and_go_on_with_nothing_left_out(#[case] backend: Backend) {
+async fn lists_of_large_bots_have_short_pages_without_missing_bots(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let (admin, user) = (server.admin(), server.admin().user(99).await);
@@ -66,7 +67,7 @@ async fn lists_of_large_bots_end_early_and_go_on_with_nothing_left_out(#[case] b
             assert_eq!((&row["config"], &row["metadata"]), (&large("c"), &large("m")), "{path}");
         }
     }
-    // The use of the limit tells of all of them, and shows where the rest are.
+    // The usage counts all bots, and says where to find the rest.
     let usage = user.get("/bots/status").await;
     assert_eq!((&usage["running"], &usage["max_concurrent_bots"]), (&json!(20), &json!(99)));
     let shown = usage["bots"].as_array().unwrap();
@@ -86,8 +87,8 @@ async fn a_transcript_and_an_audit_trail_come_in_pages(#[case] backend: Backend)
     let user = server.admin().user(9).await;
     let bot = user.bot(&meet_link(1)).await;
     let life = Life::assign(&server.admin(), &bot).await;
-    life.well("started", json!({})).await;
-    // Large ones among small ones, several at the same time, and not in their order.
+    life.report("started", json!({})).await;
+    // Large segments among small ones, several with the same time, and not in order.
     let segment = |number: usize| {
         let start = (number / 2) as f64 + 0.1;
         let text =
@@ -95,7 +96,7 @@ async fn a_transcript_and_an_audit_trail_come_in_pages(#[case] backend: Backend)
         json!({"start_time": start, "end_time": start, "text": text})
     };
     for number in (0..30).rev() {
-        life.well("transcript", json!({"segments": [segment(number)]})).await;
+        life.report("transcript", json!({"segments": [segment(number)]})).await;
     }
     let path = format!("/bots/{bot}/transcript");
     let mut texts = Vec::new();
@@ -109,7 +110,7 @@ async fn a_transcript_and_an_audit_trail_come_in_pages(#[case] backend: Backend)
         assert_eq!(all.len(), 30, "{limit}");
         texts.push(all);
     }
-    assert!(texts.iter().all(|one| *one == texts[0]), "every size of page shows the same order");
+    assert!(texts.iter().all(|one| *one == texts[0]), "every page size has the same order");
     for cursor in ["x", "1-2", "7ff8000000000000-0-1", "0-0-x"] {
         let (status, answer) = user.send(Method::GET, &format!("{path}?cursor={cursor}"), None).await;
         assert_eq!((status, &answer["code"]), (StatusCode::UNPROCESSABLE_ENTITY, &json!("invalid")), "{cursor}");
@@ -184,7 +185,7 @@ async fn a_query_parameter_that_a_call_does_not_know_is_refused_by_every_call() 
         }
     }
     assert!(asked > 25, "{asked}");
-    // A stranger is told nothing about it.
+    // An anonymous caller gets no details.
     let (status, _) = server.client("wrong").send(Method::GET, "/bots?limmit=3", None).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED);
 }

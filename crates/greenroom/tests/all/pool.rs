@@ -1,4 +1,4 @@
-//! Who gets which slot: the cap, the names, the queue and its order.
+//! Which bot gets which slot: the maximum size, the names, the queue and its order.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn sized(name: &str, max_slots: i64) -> PoolRow {
     PoolRow { max_slots, ..pool(name) }
 }
 
-/// Takes a slot out of its pool, as an operator does.
+/// Drains a slot, as an operator does.
 async fn drain(fixture: &DeploymentFixture, name: &str) {
     let slot = fixture.slot(name).await.unwrap();
     fixture.core.placement.report(slot.name, SlotEvent::Drain).await.unwrap();
@@ -25,7 +25,7 @@ async fn drain(fixture: &DeploymentFixture, name: &str) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_parallel_requests_on_five_slots_make_five_slots_and_a_line_of_95(#[case] backend: Backend) {
+async fn a_hundred_parallel_requests_on_five_slots_make_five_slots_and_a_queue_of_95(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 5)]).await;
     let answers = fixture.core.ask_at_once((0..100).map(bot_request)).await;
     let mut slots: Vec<_> =
@@ -36,7 +36,7 @@ async fn a_hundred_parallel_requests_on_five_slots_make_five_slots_and_a_line_of
     positions.sort_unstable();
     assert_eq!(positions, (1..=95).collect::<Vec<_>>());
     assert!(answers.iter().all(|answer| answer.bot.slot.is_some() != answer.queue_position.is_some()));
-    // What each was told is where it stands.
+    // The position in each answer is the position in the queue.
     for (position, entry) in fixture.core.store.queue().await.unwrap().into_iter().enumerate() {
         let answer = answers.iter().find(|answer| answer.bot.id == entry.bot_id).unwrap();
         assert_eq!((answer.queue_position, entry.position), (Some(entry.position), position as i64 + 1));
@@ -61,7 +61,7 @@ async fn the_first_free_number_is_taken_again(#[case] backend: Backend) {
     }
     let second = fixture.slot("pool-meet-002").await.unwrap().bot_id.unwrap();
     drain(&fixture, "pool-meet-002").await;
-    assert_eq!(fixture.slot("pool-meet-002").await.unwrap().status, SlotStatus::Draining, "it waits for its bot");
+    assert_eq!(fixture.slot("pool-meet-002").await.unwrap().status, SlotStatus::Draining, "the slot waits for its bot");
     fixture.lives(second).await;
     until("the slot is gone", async || {
         fixture.reconcile();
@@ -77,7 +77,7 @@ async fn the_first_free_number_is_taken_again(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_that_goes_makes_room_for_the_next_in_the_queue_under_its_number(#[case] backend: Backend) {
+async fn a_deleted_slot_is_replaced_under_its_number_for_the_next_in_the_queue(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 2)]).await;
     let first = fixture.core.reserved(0).await;
     fixture.runs(fixture.core.reserved(1).await).await;
@@ -120,7 +120,7 @@ async fn the_least_recently_used_slot_goes_first_and_one_never_used_before_all(#
     assert_eq!(taken, ["001", "002", "003", "001", "002", "003", "001"]);
 }
 
-/// Takes the only slot, so that whoever comes then waits.
+/// Takes the only slot, so that later bots wait.
 async fn blocked(fixture: &DeploymentFixture) -> BotId {
     let blocker = fixture.core.reserved(999).await;
     assert!(fixture.place_of(blocker).await.is_some());
@@ -131,7 +131,7 @@ async fn blocked(fixture: &DeploymentFixture) -> BotId {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Backend) {
+async fn waiting_bots_are_served_by_priority_and_then_by_arrival(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
     let blocker = blocked(&fixture).await;
     let mut arrived = Vec::new();
@@ -139,7 +139,7 @@ async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Bac
         let answer = fixture.core.ask(BotRequest { priority, ..bot_request(number) }).await;
         arrived.push(answer.bot.id);
         let position = fixture.queue().await.iter().position(|bot| *bot == answer.bot.id).unwrap();
-        assert_eq!(answer.queue_position, Some(position as i64 + 1), "it is told where it stands");
+        assert_eq!(answer.queue_position, Some(position as i64 + 1), "the answer has the position in the queue");
     }
     let expected: Vec<_> = [3, 1, 4, 0, 2, 5].map(|number: usize| arrived[number]).into();
     assert_eq!(fixture.queue().await, expected);
@@ -156,7 +156,7 @@ async fn the_line_is_served_by_priority_and_then_by_arrival(#[case] backend: Bac
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_stop_in_the_queue_ends_the_bot_at_once_and_the_others_close_up(#[case] backend: Backend) {
+async fn a_stop_in_the_queue_ends_the_bot_at_once_and_the_others_move_up(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
     blocked(&fixture).await;
     let bots = [fixture.core.reserved(0).await, fixture.core.reserved(1).await, fixture.core.reserved(2).await];
@@ -177,7 +177,7 @@ async fn a_bot_that_waits_longer_than_it_may_fails_and_those_behind_it_move_up(#
     let hasty = fixture.core.ask(BotRequest { queue_timeout_ms: 5_000, ..bot_request(0) }).await.bot.id;
     let patient = fixture.core.reserved(1).await;
     fixture.core.clock.advance(Duration::from_secs(5));
-    // Nobody polls: its time is over by itself.
+    // Nothing polls: the queue timeout ends the bot.
     assert_eq!(fixture.end_of(hasty).await, (Status::Failed, Some("queue_timeout".to_owned())));
     assert_eq!(fixture.queue().await, [patient]);
     assert_eq!(fixture.bot(patient).await.status, Status::Reserved);
@@ -205,18 +205,18 @@ async fn the_wait_is_estimated_once_a_bot_has_held_a_slot(#[case] backend: Backe
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn two_pools_of_a_platform_serve_one_line_and_no_other(#[case] backend: Backend) {
+async fn two_pools_of_a_platform_serve_one_queue(#[case] backend: Backend) {
     let zoom = PoolRow { platform: Platform::Zoom, ..sized("zoom", 1) };
     let fixture = DeploymentFixture::new(backend, [sized("near", 1), zoom, sized("far", 1)]).await;
     let bots = [fixture.core.reserved(0).await, fixture.core.reserved(1).await];
     assert_eq!(fixture.place_of(bots[0]).await.as_deref(), Some("pool-near-001"), "in the order of the configuration");
     assert_eq!(fixture.place_of(bots[1]).await.as_deref(), Some("pool-far-001"));
     let waiting = [fixture.core.reserved(2).await, fixture.core.reserved(3).await];
-    assert!(fixture.slot("pool-zoom-001").await.is_none(), "a slot of another platform is none for them");
+    assert!(fixture.slot("pool-zoom-001").await.is_none(), "they cannot use a slot of another platform");
     let meeting = Meeting::from_link("https://zoom.us/j/81234567890").unwrap();
     let stranger = fixture.core.ask(BotRequest { meeting, priority: 1_000, ..bot_request(4) }).await;
     assert_eq!(fixture.place_of(stranger.bot.id).await.as_deref(), Some("pool-zoom-001"));
-    // Whichever becomes free goes to the first in the queue; what another platform frees goes to nobody here.
+    // A free slot goes to the first bot in the queue. A free slot of another platform goes to no bot here.
     fixture.lives(stranger.bot.id).await;
     fixture.slot_is("pool-zoom-001", SlotStatus::Idle).await;
     assert_eq!(fixture.queue().await, waiting);
@@ -234,7 +234,7 @@ fn in_status(slots: &[(String, SlotStatus)], status: SlotStatus) -> usize {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_pool_keeps_slots_ready_and_lets_go_of_them_when_it_shrinks(#[case] backend: Backend) {
+async fn a_pool_keeps_slots_ready_and_deletes_them_when_it_shrinks(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [PoolRow { min_idle: 2, ..sized("meet", 4) }]).await;
     let count = async |idle: usize, all: usize| {
         until(&format!("{idle} of {all} slots are idle"), async || {
@@ -251,7 +251,7 @@ async fn a_pool_keeps_slots_ready_and_lets_go_of_them_when_it_shrinks(#[case] ba
     count(2, 4).await;
     fixture.core.reserved(2).await;
     count(1, 4).await;
-    // Ready without a bot in them, they cost nothing: no start was asked for.
+    // Slots that are ready without a bot cost nothing: the provider started nothing.
     fixture.gate_is_free().await;
     assert_eq!(fixture.fake.starts().len(), 3);
 
@@ -265,12 +265,12 @@ async fn a_pool_keeps_slots_ready_and_lets_go_of_them_when_it_shrinks(#[case] ba
     count(0, 3).await;
     resize(1).await;
     let waiting = fixture.core.reserved(3).await;
-    assert_eq!(fixture.queue().await, [waiting], "there is no room for more");
+    assert_eq!(fixture.queue().await, [waiting], "the pool cannot grow");
     fixture.lives(first).await;
     assert_eq!(
         fixture.runs(waiting).await,
         fixture.bot(first).await.slot.unwrap(),
-        "what there is serves the queue first"
+        "existing slots serve the queue first"
     );
     fixture.lives(second).await;
     count(0, 2).await;

@@ -1,5 +1,5 @@
-//! A pool that left the configuration: it is named, nothing of it is deleted by itself, and `greenroom pools remove` ends
-//! it.
+//! A pool that is no longer in the configuration: the server names it and deletes nothing, and `greenroom pools remove`
+//! removes it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -25,7 +25,7 @@ async fn at(database: &Database, arguments: &[&str]) -> (bool, String) {
     run(database.folder.path(), &database.url, arguments).await
 }
 
-/// A pool that nobody asks for.
+/// Another pool, without bots.
 pub fn other_pool() -> String {
     process_pool("other", "max_slots = 1", STAYS).replace("google_meet", "zoom")
 }
@@ -36,7 +36,7 @@ pub async fn pools(server: &Process) -> Vec<String> {
     names.collect()
 }
 
-/// Stops a server, and starts another with this configuration whose log goes into a file.
+/// Stops a server, and starts another with this configuration and its log in a file.
 pub async fn start_again(server: Process, database: &Database, toml: &str) -> (Process, PathBuf) {
     server.terminate().await;
     assert!(server.wait().await);
@@ -70,13 +70,17 @@ async fn a_pool_that_left_the_configuration_is_named_and_removed_beside_a_server
     let (well, said) = at(&database, &["doctor"]).await;
     assert!(!well, "{said}");
     assert!(
-        said.contains("pool meet (process), not in the configuration") && said.contains("3 slots are left"),
+        said.contains("pool meet (process), not in the configuration") && said.contains("it still has slots (3)"),
         "{said}"
     );
-    assert_eq!(database.running().iter().filter(|running| running.is_agent).count(), 3, "nothing goes by itself");
+    assert_eq!(
+        database.running().iter().filter(|running| running.is_agent).count(),
+        3,
+        "nothing is removed automatically"
+    );
 
     let (well, said) = at(&database, &["pools", "remove", "meet"]).await;
-    assert!(!well && said.contains("say --yes"), "nobody can be asked: {said}");
+    assert!(!well && said.contains("use --yes"), "there is no terminal to ask for confirmation: {said}");
     let (well, said) = at(&database, &["pools", "remove", "meet", "--yes"]).await;
     assert!(well && said.contains("Removed 3 slots and the pool meet"), "{said}");
     assert_eq!(database.running(), []);
@@ -84,22 +88,22 @@ async fn a_pool_that_left_the_configuration_is_named_and_removed_beside_a_server
     let (well, said) = at(&database, &["pools", "remove", "meet", "--yes"]).await;
     assert!(!well && said.contains("there is no pool meet"), "{said}");
     let (well, said) = at(&database, &["doctor"]).await;
-    assert!(well && said.contains("Everything is in order"), "{said}");
+    assert!(well && said.contains("All checks passed"), "{said}");
 }
 
 #[tokio::test]
-async fn bots_of_a_pool_that_left_are_waited_for() {
+async fn the_removal_waits_for_the_bots_of_the_pool() {
     let fixture =
         ServerFixture::open(Backend::Sqlite, &(process_pool("meet", "max_slots = 5", OBEDIENT) + &other_pool())).await;
     let bots = [fixture.active(1).await, fixture.active(2).await].map(|bot| bot["id"].as_str().unwrap().to_owned());
     let ServerFixture { server, database, user, .. } = fixture;
-    // Where the first server was, so that agents find the second.
+    // The second server has the address of the first, so that agents find it.
     let address = server.url.trim_start_matches("http://").to_owned();
     let (server, _) = start_again(server, &database, &other_pool()).await;
     server.terminate().await;
     assert!(server.wait().await);
     let (well, said) = at(&database, &["pools", "remove", "meet", "--yes"]).await;
-    assert!(!well && said.contains("no server runs that could hear their end"), "{said}");
+    assert!(!well && said.contains("no server is running that receives their last calls"), "{said}");
     let mut command = Process::command();
     command.args(["serve", "--listen", &address, "--database", &database.url]).current_dir(database.folder.path());
     let _server = Process::spawn(command).await;
@@ -127,7 +131,7 @@ async fn bots_of_a_pool_that_left_are_waited_for() {
 }
 
 #[tokio::test]
-async fn a_pool_on_docker_that_left_is_removed_by_what_the_database_keeps() {
+async fn a_pool_on_docker_that_left_the_configuration_is_removed_with_its_stored_settings() {
     let engine = Engine::shared().await;
     let image = engine.image(&Recipe::bot(OBEDIENT)).await;
     let fixture =
@@ -136,10 +140,10 @@ async fn a_pool_on_docker_that_left_is_removed_by_what_the_database_keeps() {
     let bot = fixture.user.bot(&meet_link(1)).await;
     fixture.user.until(&bot, "active").await;
     let name = fixture.slot(1).trim_start_matches("pool-").trim_end_matches("-001").to_owned();
-    let DockerFixture { server, database, ours, .. } = fixture;
+    let DockerFixture { server, database, labelled, .. } = fixture;
     let (_server, _) = start_again(server, &database, &other_pool()).await;
-    assert!(ours.containers().await.len() >= 2);
+    assert!(labelled.containers().await.len() >= 2);
     let (well, said) = at(&database, &["pools", "remove", &name, "--yes", "--force"]).await;
     assert!(well, "{said}");
-    assert_eq!(ours.containers().await.len(), 0);
+    assert_eq!(labelled.containers().await.len(), 0);
 }

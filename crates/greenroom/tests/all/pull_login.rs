@@ -1,5 +1,6 @@
-//! The login that a pull sends to a registry, with a credential helper as Docker's documentation describes it. The engine is
-//! a stand-in that records what it receives: whether a login works is for a registry to say, and none here wants one.
+//! The login that a pull sends to a registry, with a credential helper as Docker's documentation describes it. The
+//! engine is a stand-in that records its requests. Only a registry can check a login, and the test registry requires
+//! none.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -15,7 +16,7 @@ use crate::support::{Backend, Database, Process};
 
 const IMAGE: &str = "registry.example/team/bot:1";
 
-/// An engine that does not have the image, and whose registry refuses or not.
+/// A stand-in for an engine that does not have the image. Its registry refuses the login or not.
 async fn engine(registry_refuses: bool) -> (String, Arc<Mutex<Option<String>>>) {
     let login = Arc::new(Mutex::new(None));
     let kept = login.clone();
@@ -45,7 +46,7 @@ fn answer(path: &str, headers: &HeaderMap, refuses: bool, login: &Mutex<Option<S
     axum::Json(json!({"Descriptor": descriptor, "Platforms": []})).into_response()
 }
 
-/// Runs the doctor, which asks the registry for the image, with a credential helper that is this script.
+/// Runs the doctor, which asks the registry for the image. The credential helper is this script.
 async fn examine(host: &str, helper: &str) -> String {
     let database = Database::new(Backend::Sqlite).await;
     let folder = database.folder.path();
@@ -73,7 +74,7 @@ async fn a_pull_sends_the_login_that_a_credential_helper_gives() {
     let helper =
         r#"[ "$1" = get ] && [ "$(cat)" = registry.example ] && echo '{"Username": "bot", "Secret": "s3cret"}'"#;
     let said = examine(&host, helper).await;
-    assert!(said.contains("is not there yet, and can be pulled"), "{said}");
+    assert!(said.contains("is not pulled yet; the registry has it"), "{said}");
     let sent = login.lock().unwrap().clone().expect("a login");
     let sent: Value = serde_json::from_slice(&URL_SAFE.decode(sent).unwrap()).unwrap();
     assert_eq!((&sent["username"], &sent["password"]), (&json!("bot"), &json!("s3cret")));
@@ -98,5 +99,5 @@ async fn a_refusal_after_a_credential_helper_failed_names_the_cause() {
 async fn a_public_image_is_pulled_although_a_credential_helper_failed() {
     let (host, _) = engine(false).await;
     let said = examine(&host, "cat >/dev/null; exit 1").await;
-    assert!(said.contains("is not there yet, and can be pulled"), "{said}");
+    assert!(said.contains("is not pulled yet; the registry has it"), "{said}");
 }

@@ -1,4 +1,4 @@
-//! `GET /readyz`: whether the store takes writes, as of a write that the server makes by itself.
+//! `GET /readyz`: whether the store accepts writes. The server finds out by writing itself.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -21,7 +21,10 @@ async fn until_not_ready(server: &Process) {
         }
         assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
         assert_eq!((&answer["store"], &answer["code"]), (&json!("away"), &json!("unavailable")));
-        assert_eq!(answer["detail"], "the database does not take writes", "and not what the database said");
+        assert_eq!(
+            answer["detail"], "the database does not accept writes",
+            "the answer has no message of the database"
+        );
         true
     })
     .await;
@@ -35,10 +38,10 @@ async fn on_a_full_disk_the_server_is_not_ready_until_it_can_write_again() {
     user.bot(&meet_link(1)).await;
     assert_eq!(ready(&server).await.1["store"], "ok");
     server.limit_files(Some(database.largest_file() + 3_000)).await;
-    // Nobody writes but the server itself.
+    // Only the server itself writes.
     until_not_ready(&server).await;
     let (status, _) = user.post("/bots", json!({"meeting_url": meet_link(2)})).await;
-    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "it says what is so");
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "the answer names the cause");
     server.limit_files(None).await;
     until_ready(&server).await;
     user.bot(&meet_link(3)).await;
@@ -52,7 +55,7 @@ async fn without_postgres_the_server_is_not_ready_until_it_is_back() {
     until_ready(&server).await;
     postgres.stop().await;
     until_not_ready(&server).await;
-    // The answer is in memory: nobody who asks waits for the database.
+    // The answer is in memory: no caller waits for the database.
     for _ in 0..100 {
         assert_eq!(ready(&server).await.0, StatusCode::SERVICE_UNAVAILABLE);
     }

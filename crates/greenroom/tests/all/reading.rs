@@ -1,4 +1,4 @@
-//! Reading over HTTP: lists, pages, the shapes of older clients, and who may see what.
+//! Reads over HTTP: lists, pages, the formats for older clients, and permissions.
 
 use reqwest::{Method, StatusCode};
 use rstest::rstest;
@@ -39,14 +39,14 @@ async fn pages_show_every_bot_once_while_others_arrive(#[case] backend: Backend)
 }
 
 #[tokio::test]
-async fn lists_are_filtered_by_status_and_platform_and_bad_questions_name_their_field() {
+async fn lists_are_filtered_by_status_and_platform_and_errors_name_their_field() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(9).await;
     let meet = user.bot(&meet_link(1)).await;
     let zoom = user.bot("https://zoom.us/j/81234567890").await;
-    // Wherever its slot is by now, it is told to leave.
-    Life::assign(&server.admin(), &zoom).await.well("started", json!({})).await;
+    // The bot gets the command to leave, in whatever slot it is now.
+    Life::assign(&server.admin(), &zoom).await.report("started", json!({})).await;
     user.send(Method::DELETE, &format!("/bots/{zoom}"), None).await;
     for (question, expected) in [
         ("", vec![zoom.as_str(), meet.as_str()]),
@@ -109,13 +109,13 @@ async fn another_users_bot_looks_like_no_bot_at_all() {
 }
 
 #[tokio::test]
-async fn meetings_are_the_same_records_in_the_older_shape() {
+async fn meetings_are_the_same_records_in_the_older_format() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(3).await;
     let bot = user.bot(&meet_link(1)).await;
     let life = Life::assign(&server.admin(), &bot).await;
-    life.well("started", json!({"container_id": "c-9"})).await;
+    life.report("started", json!({"container_id": "c-9"})).await;
     let meeting = user.get("/meetings").await["meetings"][0].take();
     let keys: Vec<_> = meeting.as_object().unwrap().keys().map(String::as_str).collect();
     let expected = [

@@ -1,4 +1,4 @@
-//! Slots that failed come back, or are replaced.
+//! Failed slots recover, or are replaced.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -41,11 +41,11 @@ async fn a_slot_in_error_is_stopped_at_the_provider_and_used_again(#[case] backe
     assert_eq!(slot.error_message.as_deref(), Some("it broke on purpose"));
     assert_eq!(fixture.keep("recovery").await, report(1, 0, 0));
     assert_eq!(fixture.fake.count(&Call::Stop(name())), 1);
-    // What never came to be is made first.
+    // The slot was never created, so it is created first.
     let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
     assert_eq!((slot.recovery_attempts, slot.error_message), (1, None));
     assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "there is nothing more to do");
-    // A bot that runs well makes it forget.
+    // A successful bot resets the count of attempts.
     let bot = fixture.core.reserved(1).await;
     fixture.lives(bot).await;
     let slot = fixture.slot_is(SLOT, SlotStatus::Idle).await;
@@ -69,7 +69,7 @@ async fn a_bot_that_waits_gets_the_slot_that_was_recovered(#[case] backend: Back
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_flapping_slot_is_deleted_at_its_third_failure_and_the_pool_grows_a_new_one(#[case] backend: Backend) {
+async fn a_repeatedly_failing_slot_is_deleted_at_its_third_failure_and_replaced(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [pool("meet")]).await;
     for failure in 0..2 {
         fails(&fixture, failure).await;
@@ -81,7 +81,7 @@ async fn a_flapping_slot_is_deleted_at_its_third_failure_and_the_pool_grows_a_ne
     fails(&fixture, 2).await;
     assert_eq!(fixture.keep("recovery").await, report(0, 0, 1));
     assert_eq!(fixture.fake.count(&Call::Delete(name())), 1);
-    assert_eq!(fixture.slots().await, [], "it is gone");
+    assert_eq!(fixture.slots().await, [], "the slot is gone");
     assert!(fixture.fake.has().is_empty());
     fixture.core.clock.advance(Duration::from_secs(1));
     let bot = fixture.core.reserved(3).await;
@@ -112,7 +112,7 @@ async fn a_slot_that_cannot_be_stopped_is_deleted_at_the_third_attempt(#[case] b
 #[case::says_no(Fault::Error)]
 #[case::does_nothing(Fault::NoEffect)]
 #[tokio::test]
-async fn the_row_stays_until_the_provider_has_proven_that_the_slot_is_gone(#[case] fault: Fault) {
+async fn the_row_stays_until_the_provider_confirms_that_the_slot_is_gone(#[case] fault: Fault) {
     let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
     let bot = fixture.core.reserved(0).await;
     fixture.lives(bot).await;
@@ -125,10 +125,10 @@ async fn the_row_stays_until_the_provider_has_proven_that_the_slot_is_gone(#[cas
         fixture.keep("recovery").await;
     }
     let slot = fixture.slot(SLOT).await.unwrap();
-    assert_eq!(slot.status, SlotStatus::Draining, "nobody gets it any more");
+    assert_eq!(slot.status, SlotStatus::Draining, "no bot gets it any more");
     assert!(slot.error_message.is_some() && slot.description.starts_with("[ERROR]"), "{slot:?}");
-    assert!(fixture.fake.has().contains_key(&name()), "it runs on, and is known");
-    // It is tried again after a while, not at every look.
+    assert!(fixture.fake.has().contains_key(&name()), "it keeps running, and the store has it");
+    // It is retried after some time, not in every run.
     fixture.keep("deployment").await;
     assert_eq!(fixture.fake.count(&Call::Delete(name())), 1);
     fixture.core.clock.advance(Duration::from_secs(31));
@@ -152,9 +152,9 @@ async fn slots_that_are_stuck_without_a_bot_are_recovered(#[case] backend: Backe
     }
     fixture.core.database.execute("UPDATE slots SET status = 'creating' WHERE number = 1").await;
     fixture.core.database.execute("UPDATE slots SET status = 'busy' WHERE number = 2").await;
-    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "somebody may be at work on them");
+    assert_eq!(fixture.keep("recovery").await, report(0, 0, 0), "another task may be working on them");
     fixture.core.clock.advance(Duration::from_secs(61));
-    // Whoever cleared them may still be at one of them: that one is left to the next run.
+    // A slot that is still being cleared is left to the next run.
     let mut recovered = 0;
     until("both are recovered", async || {
         recovered += fixture.keep("recovery").await.counts["recovered"];
@@ -168,14 +168,14 @@ async fn slots_that_are_stuck_without_a_bot_are_recovered(#[case] backend: Backe
 }
 
 #[tokio::test]
-async fn a_slot_of_a_hot_pool_that_never_comes_up_is_deleted_in_the_end_and_another_is_made() {
+async fn a_hot_slot_that_never_starts_is_finally_deleted_and_replaced() {
     let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
     let fixture = DeploymentFixture::planned(Backend::Sqlite, &Plan::of([meet]), 1, Fake::default()).await;
     let first = fixture.slot_is(SLOT, SlotStatus::Creating).await;
     for attempt in 1..=3 {
         until("it was started", async || fixture.fake.starts().len() == attempt && fixture.at_gate().await == (0, 0))
             .await;
-        // Its agent never begins to wait.
+        // The agent never waits.
         fixture.core.clock.advance(Duration::from_secs(61));
         fixture.keep("deployment").await;
         fixture.slot_is(SLOT, SlotStatus::Error).await;
@@ -188,7 +188,7 @@ async fn a_slot_of_a_hot_pool_that_never_comes_up_is_deleted_in_the_end_and_anot
 }
 
 #[tokio::test]
-async fn a_bot_of_ones_own_that_crashes_is_not_held_against_its_slot() {
+async fn a_crash_of_the_bot_itself_does_not_count_as_a_failure_of_its_slot() {
     let fixture = DeploymentFixture::new(Backend::Sqlite, [pool("meet")]).await;
     for number in 0..4 {
         let bot = fixture.core.reserved(number).await;
@@ -201,13 +201,13 @@ async fn a_bot_of_ones_own_that_crashes_is_not_held_against_its_slot() {
 }
 
 #[tokio::test]
-async fn a_slot_that_is_being_made_ready_by_now_is_not_stuck() {
+async fn a_slot_that_is_being_started_again_is_not_stuck() {
     let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
     let fixture = DeploymentFixture::with(Backend::Sqlite, [meet], 1, Fake::hanging()).await;
     let slot = fixture.slot_is(SLOT, SlotStatus::Creating).await;
     until("it starts", async || fixture.fake.starting() == 1).await;
     fixture.core.clock.advance(Duration::from_secs(61));
-    // It was in error when recovery looked, and was recovered by hand since.
+    // The slot was in error when recovery read it, and was recovered by hand after that.
     let stuck_since = fixture.core.clock.now();
     let attempted = fixture.deployment.attempt(&slot.name, stuck_since).await.unwrap();
     assert_eq!(attempted, Recovery::NotNeeded);
@@ -234,7 +234,7 @@ async fn an_attempt_that_comes_too_late_frees_nothing() {
 }
 
 #[tokio::test]
-async fn a_slot_that_somebody_is_at_is_left_to_them() {
+async fn a_slot_that_other_work_holds_is_not_recovered() {
     let fixture = DeploymentFixture::with(Backend::Sqlite, [pool("meet")], 1, Fake::slow_to_end()).await;
     let bot = fixture.core.reserved(0).await;
     fixture.runs(bot).await;
@@ -266,7 +266,7 @@ async fn a_pool_whose_slots_cannot_be_started_is_not_filled_with_broken_ones(#[c
     assert_eq!(fixture.slots().await.into_iter().map(|(_, status)| status).collect::<Vec<_>>(), broken);
 }
 
-/// What is logged by this thread, as a test's own tasks are.
+/// The log lines of this thread, which runs the test's own tasks.
 #[derive(Clone, Debug, Default)]
 struct Logged(Arc<Mutex<Vec<u8>>>);
 
@@ -294,7 +294,7 @@ impl Logged {
 }
 
 #[tokio::test]
-async fn a_slot_is_said_to_be_recovered_when_it_is_and_not_when_it_was_drained_meanwhile() {
+async fn a_slot_is_logged_as_recovered_only_if_it_was_not_drained_meanwhile() {
     let (logged, _guard) = Logged::begin();
     let fixture = DeploymentFixture::with(Backend::Sqlite, [pool("meet")], 4, Fake::slow_to_end()).await;
     for (is_drained, recovery, times) in [(true, Recovery::NotNeeded, 0), (false, Recovery::Recovered, 1)] {
@@ -311,7 +311,7 @@ async fn a_slot_is_said_to_be_recovered_when_it_is_and_not_when_it_was_drained_m
         assert_eq!(recovering.await.unwrap(), Some(recovery));
         assert_eq!(logged.count("slot recovered"), times);
         if is_drained {
-            // What has failed is left alone for half a minute.
+            // A failed slot is not retried for half a minute.
             fixture.core.clock.advance(Duration::from_secs(31));
             fixture.fake.release_ends(1);
             until("it is deleted", async || {
@@ -324,7 +324,7 @@ async fn a_slot_is_said_to_be_recovered_when_it_is_and_not_when_it_was_drained_m
 }
 
 #[tokio::test]
-async fn a_late_agent_does_not_bring_a_slot_back_that_is_being_stopped() {
+async fn a_late_agent_does_not_recover_a_slot_that_is_being_stopped() {
     let meet = PoolRow { hot: true, min_idle: 1, ..pool("meet") };
     let fixture = DeploymentFixture::with(Backend::Sqlite, [meet], 4, Fake::slow_to_end()).await;
     until("it was started", async || fixture.fake.starts().len() == 1 && fixture.at_gate().await == (0, 0)).await;
@@ -335,7 +335,11 @@ async fn a_late_agent_does_not_bring_a_slot_back_that_is_being_stopped() {
     let recovering = tokio::spawn(async move { deployment.recover(&name()).await.unwrap() });
     until("it is being stopped", async || fixture.fake.count(&Call::Stop(name())) == 1).await;
     fixture.core.placement.report(name(), waits(&slot)).await.unwrap();
-    assert_eq!(fixture.slot(SLOT).await.unwrap().status, SlotStatus::Error, "what comes now is about to be ended");
+    assert_eq!(
+        fixture.slot(SLOT).await.unwrap().status,
+        SlotStatus::Error,
+        "an agent that comes now is about to be ended"
+    );
     fixture.fake.release_ends(1);
     assert_eq!(recovering.await.unwrap(), Some(Recovery::Recovered));
     until("it is started again", async || fixture.fake.starts().len() == 2 && fixture.at_gate().await == (0, 0)).await;

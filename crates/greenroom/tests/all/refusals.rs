@@ -1,4 +1,4 @@
-//! Refusals that say what to do: services that are not supported, platforms without a pool.
+//! Errors that say what to do: services that are not supported, platforms without a pool.
 
 use reqwest::StatusCode;
 use serde_json::{Value, json};

@@ -1,5 +1,5 @@
-//! Three servers on one PostgreSQL and one Redis: every call may go to any of them, one of them leads, and one that dies
-//! or stands still does no harm.
+//! Three servers on one PostgreSQL and one Redis. Every call may go to any of them, one of them leads, and a dead or
+//! suspended one does no harm.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use crate::support::{
     Backend, Database, Life, PrivateRedis, Replicas, Running, Watch, found, meet_link, process_pool, until,
 };
 
-/// Stays until it is told to leave, or as long as its configuration says.
+/// Stays until it gets the command to leave, or for the time in its configuration.
 const BOT: &str = r#"
     life=${BOT_DATA#*\"life\":\"}; life=${life%%\"*}
     echo '{"event": "joined"}'
@@ -19,13 +19,13 @@ const BOT: &str = r#"
     sleep $life
 "#;
 const KEEPERS: [&str; 7] = ["deployment", "invariants", "queue_expiry", "recovery", "sweeper", "sync", "warm_buffer"];
-/// What "within seconds" may mean.
+/// The limit for "within seconds".
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
 
-/// A lease and the time between two signs of life.
+/// The length of a lease plus the interval of its renewals.
 const HELD_AFTER_DEATH: Duration = Duration::from_secs(5);
 
-/// What a slot's process was started with.
+/// A variable in the environment of a slot's process.
 fn variable(process: &Running, name: &str) -> String {
     let environment = std::fs::read_to_string(format!("/proc/{}/environ", process.pid)).unwrap();
     let value = environment.split('\0').find_map(|entry| entry.strip_prefix(name)?.strip_prefix('='));
@@ -33,9 +33,9 @@ fn variable(process: &Running, name: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_postgres_and_redis() {
+async fn a_bot_its_user_and_its_agent_may_use_three_different_replicas_on_postgres_and_redis() {
     let redis = PrivateRedis::start().await;
-    // What runs in the slot does nothing: the test waits and speaks for it.
+    // The process in the slot does nothing: the test plays the agent and the bot.
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\nmax_slots = 1\n\
                 min_idle = 1\nstandby = \"running\"\nrecycle_after = 0\nprocess = { command = [\"sleep\", \"1000\"] }\n";
     let replicas = Replicas::three(&redis, pool).await;
@@ -44,7 +44,7 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
     let mut token = variable(&process, "GREENROOM_SLOT_TOKEN");
     for round in 0..3 {
         let [speaks, commands, waits] = [0, 1, 2].map(|offset| replicas.url((round + offset) % 3));
-        // The agent waits at one, and the bot is asked for at another.
+        // The agent waits at one replica, and the user requests the bot at another.
         let waiting = {
             let agent = replicas.admin.with(&token).on(&waits);
             let request = agent.request(Method::GET, "/agent/assignment?wait_ms=60000");
@@ -61,12 +61,12 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
         let bot = user.on(&commands).bot(&meet_link(round)).await;
         let (status, next, data) = waiting.await.unwrap();
         assert_eq!((status, &data["bot_id"]), (StatusCode::OK, &json!(bot)), "{data}");
-        // For the next bot it waits under the next token.
+        // For the next bot, the agent waits with the next token.
         token = next.unwrap();
-        // It speaks to the first, and waits for its command at the third.
+        // The bot sends its callbacks to the first replica, and waits for its command at the third.
         let life = Life::from_data(&replicas.admin, &data).on(&speaks);
-        life.well("started", json!({})).await;
-        life.well("joined", json!({})).await;
+        life.report("started", json!({})).await;
+        life.report("joined", json!({})).await;
         let path = format!("/callback/commands?connection_id={}&wait_ms=60000", life.connection_id);
         let waiting = {
             let client = life.client.on(&waits);
@@ -76,9 +76,9 @@ async fn what_speaks_what_commands_and_what_waits_may_be_at_three_replicas_of_po
         user.on(&commands).stop(&bot).await;
         let answer = waiting.await.unwrap();
         assert_eq!(answer["commands"][0]["action"], "leave", "{answer}");
-        let heard = life.well("heartbeat", json!({"acked": [answer["commands"][0]["id"]]})).await;
+        let heard = life.report("heartbeat", json!({"acked": [answer["commands"][0]["id"]]})).await;
         assert_eq!((&heard["status"], &heard["commands"]), (&json!("stopping"), &json!([])));
-        life.well("exited", json!({"exit_code": 0})).await;
+        life.report("exited", json!({"exit_code": 0})).await;
         assert_eq!(user.on(&waits).until(&bot, "completed").await["reason"], "stopped");
     }
 }
@@ -88,7 +88,7 @@ fn pools() -> String {
     [process_pool("hot", hot, BOT), process_pool("meet", "max_slots = 4", BOT)].concat()
 }
 
-/// Who leads, if all of these replicas say the same of every keeper.
+/// The leader, if all of these replicas name the same one for every keeper.
 async fn leader(replicas: &Replicas, of: &[usize]) -> Option<String> {
     let mut leaders = HashSet::new();
     for number in of {
@@ -115,7 +115,7 @@ async fn another_replica_leads_within_seconds_after_the_leader_was_killed_on_pos
     let mut replicas = Replicas::three(&redis, &format!("[sweeper]\ninterval = \"1s\"\n{}", pools())).await;
     let mut living: Vec<usize> = vec![0, 1, 2];
     for _ in 0..2 {
-        let leads = found("all say who leads", async || leader(&replicas, &living).await).await;
+        let leads = found("all replicas name the leader", async || leader(&replicas, &living).await).await;
         let dead = replicas.named(&leads);
         assert!(living.contains(&dead), "{leads} was killed before");
         replicas.kill(dead).await;
@@ -126,17 +126,17 @@ async fn another_replica_leads_within_seconds_after_the_leader_was_killed_on_pos
         until("its keepers run", async || last_run(&replicas).await.is_some_and(|time| time > killed.1)).await;
         assert!(killed.0.elapsed() < TAKEN_OVER_WITHIN, "{next} took over from {leads} after {:?}", killed.0.elapsed());
     }
-    // One that comes back finds who leads, and changes nothing.
+    // A replica that restarts finds the leader, and changes nothing.
     let leads = leader(&replicas, &living).await.unwrap();
     let back = (0..3).find(|number| !living.contains(number)).unwrap();
     assert!(replicas.try_start(back).await);
     living.push(back);
-    let all = found("all say the same", async || leader(&replicas, &living).await).await;
+    let all = found("all replicas agree", async || leader(&replicas, &living).await).await;
     assert_eq!(all, leads);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_leader_that_stands_still_for_ten_seconds_does_no_harm_on_postgres_and_redis() {
+async fn a_leader_that_is_suspended_for_ten_seconds_does_no_harm_on_postgres_and_redis() {
     let redis = PrivateRedis::start().await;
     let config = format!(
         "[heartbeat]\ninterval = \"1s\"\n[sweeper]\ninterval = \"1s\"\n[recovery]\ninterval = \"2s\"\n{}",
@@ -153,7 +153,7 @@ async fn a_leader_that_stands_still_for_ten_seconds_does_no_harm_on_postgres_and
         staying.push(user.until(bot.as_str().unwrap(), "active").await);
     }
     let watch = Watch::begin(&replicas.database, 4, &user);
-    let leads = found("all say who leads", async || leader(&replicas, &[0, 1, 2]).await).await;
+    let leads = found("all replicas name the leader", async || leader(&replicas, &[0, 1, 2]).await).await;
     let frozen = replicas.named(&leads);
     replicas.freeze(frozen);
     let begun = Instant::now();
@@ -167,7 +167,7 @@ async fn a_leader_that_stands_still_for_ten_seconds_does_no_harm_on_postgres_and
     assert_ne!(next, leads);
     replicas.thaw(frozen);
 
-    found("all say who leads", async || leader(&replicas, &[0, 1, 2]).await).await;
+    found("all replicas name the leader", async || leader(&replicas, &[0, 1, 2]).await).await;
     for bot in &passing {
         assert_eq!(user.until(bot.as_str().unwrap(), "completed").await["reason"], "finished");
     }
@@ -177,7 +177,7 @@ async fn a_leader_that_stands_still_for_ten_seconds_does_no_harm_on_postgres_and
         user.stop(bot["id"].as_str().unwrap()).await;
         assert_eq!(user.until(bot["id"].as_str().unwrap(), "completed").await["reason"], "stopped");
     }
-    until("every slot is idle, with nothing in it but an agent that waits", async || {
+    until("every slot is idle, with only a waiting agent in it", async || {
         let slots = replicas.admin.get("/admin/slots").await;
         let idle = |slot: &Value| slot["status"] == "idle";
         let left = replicas.database.running();
@@ -188,9 +188,9 @@ async fn a_leader_that_stands_still_for_ten_seconds_does_no_harm_on_postgres_and
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_stood_still_while_it_cleared_a_slot_ends_nobody_who_came_after_on_postgres_and_redis() {
+async fn a_replica_suspended_while_it_clears_a_slot_does_not_end_the_next_bot_on_postgres_and_redis() {
     let redis = PrivateRedis::start().await;
-    // Stays as long as it is only asked to end. The test speaks for it.
+    // Notes a SIGTERM and keeps running. The test sends its callbacks.
     let script = "trap 'touch asked' TERM; while :; do sleep 0.02; done";
     let command = serde_json::to_string(&["sh", "-c", script]).unwrap();
     let pool = format!(
@@ -209,16 +209,16 @@ async fn a_replica_that_stood_still_while_it_cleared_a_slot_ends_nobody_who_came
         .await;
         let data = serde_json::from_str(&variable(&process, "BOT_DATA")).unwrap();
         let life = Life::from_data(&replicas.admin, &data).on(&replicas.url(at));
-        life.well("started", json!({})).await;
-        life.well("joined", json!({})).await;
+        life.report("started", json!({})).await;
+        life.report("joined", json!({})).await;
         (process, life)
     };
     let first = user.bot(&meet_link(0)).await;
     let (_, life) = begins(&first, clears).await;
-    life.well("exited", json!({"exit_code": 0})).await;
-    until("what runs was asked to end", async || replicas.database.in_slot(slot, "work/asked").exists()).await;
+    life.report("exited", json!({"exit_code": 0})).await;
+    until("the process got SIGTERM", async || replicas.database.in_slot(slot, "work/asked").exists()).await;
     replicas.freeze(clears);
-    // Its lock ends, another clears the slot, and the next bot is in it.
+    // Its lock expires, another replica clears the slot, and the next bot gets it.
     let next = user.bot(&meet_link(1)).await;
     let (process, life) = begins(&next, 1).await;
     replicas.thaw(clears);
@@ -228,18 +228,19 @@ async fn a_replica_that_stood_still_while_it_cleared_a_slot_ends_nobody_who_came
         let running = replicas.database.running();
         assert!(running.iter().any(|running| running.pid == process.pid), "the next bot was ended");
     }
-    life.well("exited", json!({"exit_code": 0})).await;
+    life.report("exited", json!({"exit_code": 0})).await;
     assert_eq!(user.until(&next, "completed").await["reason"], "finished");
 }
 
-/// What is held, and by which replica.
+/// The leases, and which replica holds each.
 async fn holders(replicas: &Replicas) -> Vec<(String, String)> {
-    let held = "SELECT d.slot, r.name FROM deployments d JOIN replicas r ON r.id = d.replica WHERE d.state = 'active'";
+    let held = "SELECT deployments.slot, replicas.name FROM deployments
+                  JOIN replicas ON replicas.id = deployments.replica WHERE deployments.state = 'active'";
     replicas.database.reader().await.pairs(held).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_replica_held_is_anothers_within_five_seconds_of_its_death_on_postgres_and_redis() {
+async fn leases_of_a_dead_replica_are_taken_over_within_five_seconds_on_postgres_and_redis() {
     let redis = PrivateRedis::start().await;
     let database = Database::new(Backend::Postgres).await;
     let config = format!("[deploy]\nmax_concurrent = 1\n{}", process_pool("meet", "max_slots = 2", BOT));
@@ -248,7 +249,7 @@ async fn what_a_replica_held_is_anothers_within_five_seconds_of_its_death_on_pos
         replicas.add().await;
     }
     let user = replicas.admin.user(10).await;
-    // The start of the first slot hangs: whoever opens this log waits for a reader.
+    // The start of the first slot hangs: to open this log waits for a reader.
     let log = replicas.database.in_slot("pool-meet-001", "log");
     std::fs::create_dir_all(log.parent().unwrap()).unwrap();
     assert!(std::process::Command::new("mkfifo").arg(&log).status().unwrap().success());
@@ -256,14 +257,14 @@ async fn what_a_replica_held_is_anothers_within_five_seconds_of_its_death_on_pos
         user.ask(json!({"meeting_url": meet_link(number), "config": {"life": "0.1"}})).await["id"].take()
     };
     let first = ask(0).await;
-    let holder = found("somebody is starting it", async || holders(&replicas).await.pop()).await;
+    let holder = found("a replica is starting it", async || holders(&replicas).await.pop()).await;
     let next = ask(1).await;
     let dead = replicas.named(&holder.1);
     replicas.kill(dead).await;
     let killed = Instant::now();
     std::fs::remove_file(&log).unwrap();
     let user = user.on(&replicas.url(1 - dead));
-    until("another has it, or is done with it", async || !holders(&replicas).await.contains(&holder)).await;
+    until("another replica has it, or has finished it", async || !holders(&replicas).await.contains(&holder)).await;
     let taken_over = killed.elapsed();
     println!("what a dead replica held was taken over after {taken_over:?}");
     assert!(taken_over < HELD_AFTER_DEATH, "{taken_over:?}");
@@ -273,7 +274,7 @@ async fn what_a_replica_held_is_anothers_within_five_seconds_of_its_death_on_pos
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_is_stopped_in_order_leaves_what_it_held_at_once_on_postgres_and_redis() {
+async fn an_orderly_stop_of_a_replica_releases_its_leases_at_once_on_postgres_and_redis() {
     let redis = PrivateRedis::start().await;
     let database = Database::new(Backend::Postgres).await;
     let mut replicas = Replicas::new(database, &redis, &process_pool("meet", "max_slots = 1", BOT)).await;

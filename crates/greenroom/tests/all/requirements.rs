@@ -1,4 +1,4 @@
-//! Slots by requirements: what fits, the smallest first, and what is told to who asks for what is not there.
+//! Slots by requirements: which slots meet them, the smallest first, and the error if no slot can ever meet them.
 
 mod no_capacity;
 
@@ -13,7 +13,7 @@ use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::written::write_slots;
+use crate::support::placement_writes::write_slots;
 use crate::support::{
     Backend, CoreFixture, Database, DeploymentFixture, Fake, Plan, Process, bot_request, configure, meet_link, pool,
     until,
@@ -57,24 +57,24 @@ async fn the_smallest_slot_that_fits_is_taken_then_the_least_recently_used(#[cas
     let spot = of_kind("spot", kind("large", UsageClass::Spot), 2);
     let fixture = DeploymentFixture::new(backend, pools.into_iter().chain([spot])).await;
     let ask = async |bot_request| slot_of(&fixture.core.ask(bot_request).await).to_owned();
-    // Nothing is there yet: what is made is the smallest that fits, of the first pool that has it.
+    // No slot exists yet: the smallest possible one is created, in the first pool that can have it.
     assert_eq!(ask(cpus(1, 2)).await, "pool-small-001");
     assert_eq!(ask(cpus(2, 3)).await, "pool-mid-001");
     assert_eq!(ask(request_with(3, json!({"mem": 20_000}))).await, "pool-huge-001");
     assert_eq!(ask(request_with(4, json!({"usage_class": "spot"}))).await, "pool-spot-001");
     assert_eq!(ask(request_with(5, json!({"resource_class": "xlarge"}))).await, "pool-mid-002");
-    // Without requirements any will do, and the smallest is no loss.
+    // Without requirements any slot is possible, and the smallest is taken.
     assert_eq!(ask(bot_request(6)).await, "pool-small-002");
     assert_eq!(ask(cpus(7, 1)).await, "pool-other-001");
     assert_eq!(ask(request_with(8, json!({"allowed_instance_types": "m* *.4XLARGE"}))).await, "pool-huge-002");
-    assert_eq!(ask(cpus(9, 5)).await, "none", "it waits: what fits is in use");
+    assert_eq!(ask(cpus(9, 5)).await, "none", "the bot waits: all slots that fit are in use");
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_warm_slot_that_is_larger_is_taken_before_a_smaller_one_is_made(#[case] backend: Backend) {
+async fn a_larger_warm_slot_is_used_before_a_smaller_one_is_created(#[case] backend: Backend) {
     let small = of_kind("small", kind("large", UsageClass::OnDemand), 5);
     let large = PoolRow { min_idle: 1, ..of_kind("large", kind("2xlarge", UsageClass::OnDemand), 5) };
     let fixture = DeploymentFixture::new(backend, [small, large]).await;
@@ -87,7 +87,7 @@ async fn a_warm_slot_that_is_larger_is_taken_before_a_smaller_one_is_made(#[case
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) {
+async fn a_bot_that_waits_for_a_slot_in_use_does_not_delay_others(#[case] backend: Backend) {
     let small = of_kind("small", kind("large", UsageClass::OnDemand), 1);
     let large = of_kind("large", kind("2xlarge", UsageClass::OnDemand), 1);
     let fixture = DeploymentFixture::new(backend, [small, large]).await;
@@ -96,11 +96,11 @@ async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) 
     let second = fixture.core.ask(cpus(2, 8)).await;
     assert_eq!(second.queue_position, Some(1));
     let small = fixture.core.ask(cpus(3, 2)).await;
-    assert_eq!(slot_of(&small), "pool-small-001", "it goes past who waits for something else");
+    assert_eq!(slot_of(&small), "pool-small-001", "the bot passes others that wait for another slot");
     let third = fixture.core.ask(BotRequest { priority: 1, ..cpus(4, 2) }).await;
-    assert_eq!(third.queue_position, Some(1), "the queue is by priority, whatever its members want");
+    assert_eq!(third.queue_position, Some(1), "the queue is ordered by priority, whatever the requirements are");
     fixture.lives(first.bot.id).await;
-    // The free one is larger than the third needs; but it is before the second.
+    // The free slot is larger than the third bot needs. But the third is before the second in the queue.
     assert_eq!(fixture.runs(third.bot.id).await.as_str(), "pool-large-001");
     fixture.lives(small.bot.id).await;
     fixture.slot_is("pool-small-001", SlotStatus::Idle).await;
@@ -113,7 +113,7 @@ async fn who_waits_for_what_is_in_use_holds_up_nobody(#[case] backend: Backend) 
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn of_many_kinds_in_one_pool_the_one_that_fits_is_found(#[case] backend: Backend) {
+async fn of_many_attribute_sets_in_one_pool_the_one_that_fits_is_found(#[case] backend: Backend) {
     let core = CoreFixture::planned(
         Database::new(backend).await.into(),
         &Plan::of([of_kind("meet", Attributes::default(), 1)]),
@@ -131,7 +131,7 @@ async fn of_many_kinds_in_one_pool_the_one_that_fits_is_found(#[case] backend: B
     assert!(matches!(impossible, Err(PlacementError::NoneFits(Platform::GoogleMeet))), "{impossible:?}");
 }
 
-/// Fills a pool with idle slots: their number, what they have, and since when they were not used.
+/// Fills a pool with idle slots: their number, their attributes, and when they were last used.
 async fn furnish(core: &CoreFixture, of: &str, slots: impl IntoIterator<Item = (i64, Attributes, Option<i64>)>) {
     let now = core.clock.now();
     let row = |(number, attributes, used): (i64, Attributes, Option<i64>)| SlotRow {
@@ -173,7 +173,7 @@ async fn furnish(core: &CoreFixture, of: &str, slots: impl IntoIterator<Item = (
     write_slots(&core.store, new_slots, true, now).await;
 }
 
-/// A small source of numbers, the same in each run.
+/// A small generator of numbers, the same in each run.
 pub struct Dice(pub u64);
 
 impl Dice {
@@ -193,7 +193,7 @@ impl Dice {
         Attributes { instance_type: Some(format!("{family}.{class}")), ..kind(class, usage) }
     }
 
-    /// Requirements as a user writes them, one in six of them none at all.
+    /// Requirements as a user writes them. One in six is `None`.
     pub fn asked(&mut self) -> Option<Value> {
         if self.below(6) == 0 {
             return None;
@@ -223,7 +223,7 @@ impl Dice {
     }
 }
 
-/// Which slot somebody should get, by the plainest way to say it.
+/// The slot that a bot should get, computed in the simplest way.
 fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], needs: Option<&Requirements>) -> Option<i64> {
     let fits = slots.iter().filter(|(_, kind, _)| requirements::fits(needs, kind));
     let order = |(number, kind, used): &&(i64, Attributes, Option<i64>)| {
@@ -237,7 +237,7 @@ fn plainly_best(slots: &[(i64, Attributes, Option<i64>)], needs: Option<&Require
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend: Backend) {
+async fn the_assigned_slot_is_the_one_of_the_simplest_rule(#[case] backend: Backend) {
     let mut dice = Dice(41);
     let plan = Plan::of([of_kind("meet", dice.kind(), 1)]);
     let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
@@ -266,7 +266,7 @@ async fn what_is_given_out_is_what_the_plainest_rule_would_give(#[case] backend:
     }
     assert!(given > 60 && !queued.is_empty(), "{given} {}", queued.len());
     let in_queue: Vec<BotId> = core.store.queue().await.unwrap().into_iter().map(|entry| entry.bot_id).collect();
-    assert_eq!(in_queue, queued, "who got none waits, in the order of arrival");
+    assert_eq!(in_queue, queued, "bots without a slot wait, in the order of arrival");
 }
 
 #[rstest]
@@ -293,7 +293,7 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
         !attribute_sets.iter().any(|kind| requirements::fits(bot_request.requirements.as_ref(), kind))
     };
     let impossible = bot_requests.iter().filter(fits_none).count();
-    assert!(impossible > 10, "some ask for what there is not: {impossible}");
+    assert!(impossible > 10, "some requirements cannot be met: {impossible}");
 
     let mut requests = tokio::task::JoinSet::new();
     for bot_request in bot_requests {
@@ -334,7 +334,7 @@ async fn five_hundred_mixed_requests_on_two_hundred_slots_each_run_where_they_fi
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Backend) {
+async fn an_expired_slot_is_not_assigned_and_is_deleted(#[case] backend: Backend) {
     let meet = PoolRow { max_slots: 6, min_idle: 3, expire_after_ms: Some(60_000), ..pool("meet") };
     let fixture = DeploymentFixture::new(backend, [meet]).await;
     let names = ["pool-meet-001", "pool-meet-002", "pool-meet-003"];
@@ -348,11 +348,15 @@ async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Ba
     fixture.lives(bot).await;
     fixture.slot_is("pool-meet-001", SlotStatus::Idle).await;
     fixture.core.clock.advance(Duration::from_secs(30));
-    // The one that was used since has a new time; the others are too old.
+    // The slot that was used since has a new time. The others are too old.
     let next = fixture.core.reserved(2).await;
     assert_eq!(fixture.place_of(next).await.unwrap(), "pool-meet-001");
     let after = fixture.core.reserved(3).await;
-    assert_eq!(fixture.place_of(after).await.unwrap(), "pool-meet-004", "it is made rather than given what is too old");
+    assert_eq!(
+        fixture.place_of(after).await.unwrap(),
+        "pool-meet-004",
+        "a new slot is created, because the others are too old"
+    );
     assert_eq!(fixture.core.placement.keep_warm().await.unwrap().let_go, 2);
     assert_eq!(fixture.core.placement.keep_warm().await.unwrap().let_go, 0);
     until("three fresh ones are ready", async || {
@@ -367,12 +371,12 @@ async fn a_slot_past_its_time_is_not_given_out_and_is_let_go(#[case] backend: Ba
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case] backend: Backend) {
+async fn many_waiting_bots_served_at_once_get_the_same_slots_as_one_by_one(#[case] backend: Backend) {
     let mut dice = Dice(5);
     let plan = Plan::of([of_kind("meet", dice.kind(), 1)]);
     let core = CoreFixture::planned(Database::new(backend).await.into(), &plan).await;
     let slots: Vec<_> = (1..=60).map(|number| (number, dice.kind(), None)).collect();
-    // All kinds are known, and nothing is free yet.
+    // All attribute sets are known, and no slot is free yet.
     furnish(&core, "meet", slots.clone()).await;
     core.occupy("meet", SlotStatus::Busy).await;
     let mut waiting = Vec::new();
@@ -400,7 +404,7 @@ async fn many_who_wait_are_seated_at_once_as_if_they_had_come_one_by_one(#[case]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn the_longest_requirements_that_are_taken_can_wait_in_the_queue(#[case] backend: Backend) {
+async fn the_longest_allowed_requirements_can_wait_in_the_queue(#[case] backend: Backend) {
     let fixture = DeploymentFixture::new(backend, [of_kind("meet", kind("large", UsageClass::OnDemand), 1)]).await;
     fixture.core.reserved(0).await;
     let types = format!("c* {}", "x".repeat(50).to_owned() + &" abcdefgh*".repeat(45));
@@ -409,14 +413,14 @@ async fn the_longest_requirements_that_are_taken_can_wait_in_the_queue(#[case] b
 }
 
 #[tokio::test]
-async fn what_nothing_could_meet_costs_nobody_else_anything() {
+async fn requirements_that_nothing_can_meet_do_not_affect_others() {
     let core = CoreFixture::new(Backend::Sqlite).await;
     for number in 0..20 {
         let impossible = core.placement.reserve(core.key(), cpus(number, 100_000));
         let possible = core.placement.reserve(core.key(), bot_request(number));
         let (impossible, possible) = tokio::join!(impossible, possible);
         assert!(matches!(impossible, Err(PlacementError::NoneFits(_))), "{impossible:?}");
-        assert!(possible.is_ok(), "it is at the same meeting: {possible:?}");
+        assert!(possible.is_ok(), "they have the same meeting: {possible:?}");
     }
 }
 
@@ -424,7 +428,7 @@ async fn what_nothing_could_meet_costs_nobody_else_anything() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[case] backend: Backend) {
+async fn idle_slots_with_old_attributes_are_replaced(#[case] backend: Backend) {
     let attribute_sets = ["large", "2xlarge"].map(|class| kind(class, UsageClass::OnDemand));
     let old = PoolRow { min_idle: 2, ..of_kind("meet", attribute_sets[0].clone(), 2) };
     let fixture = DeploymentFixture::new(backend, [old.clone()]).await;
@@ -433,7 +437,7 @@ async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[c
     }
     configure(&fixture.core.store, &PoolRow { attribute_sets: vec![attribute_sets[1].clone()], ..old }).await;
     let waits = fixture.core.ask(cpus(1, 8)).await.bot.id;
-    until("all slots have what the pool says", async || {
+    until("all slots have the attributes of the pool", async || {
         fixture.reconcile();
         let slots = fixture.core.store.slots(None, None).await.unwrap();
         slots.len() == 2 && slots.iter().all(|slot| slot.attributes == attribute_sets[1])
@@ -441,7 +445,7 @@ async fn idle_slots_that_have_what_the_pool_once_said_make_room_for_new_ones(#[c
     .await;
     fixture.runs(waits).await;
     let now = fixture.core.store.pools().await.unwrap().remove(0).attribute_sets;
-    assert_eq!(now, [attribute_sets[1].clone()], "what no slot has cannot be asked for any more");
+    assert_eq!(now, [attribute_sets[1].clone()], "requirements that no slot meets are refused");
 }
 
 #[tokio::test]
@@ -469,7 +473,7 @@ async fn slots_follow_a_change_of_how_long_they_may_wait() {
 }
 
 #[tokio::test]
-async fn requirements_are_read_by_their_fields_and_shown_as_they_were_asked() {
+async fn requirements_are_checked_by_field_and_shown_as_they_were_requested() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(20).await;
@@ -496,7 +500,7 @@ async fn requirements_are_read_by_their_fields_and_shown_as_they_were_asked() {
         assert!(detail.contains(expected) && detail.contains("requirements"), "{ask}: {body}");
     }
     assert_eq!(user.get("/bots").await["bots"], json!([]));
-    // A slot of this machine has what the machine has.
+    // A slot of this machine has the size of the machine.
     let asked = json!({"cpu": 1, "mem": 64, "usage_class": "on-demand"});
     let (status, body) = user.post("/bots", json!({"meeting_url": link, "requirements": asked})).await;
     assert_eq!(status, StatusCode::CREATED, "{body}");

@@ -1,5 +1,5 @@
-//! The server is killed while bots run, wait in the queue and are being deployed, and is started again where it was. What
-//! runs goes on, the queue keeps its order, the gate holds, and nothing is forgotten anywhere.
+//! The server is killed while bots run, wait in the queue and are being deployed. It restarts on the same address.
+//! Running bots continue, the queue keeps its order, the gate holds, and nothing is lost.
 
 use std::collections::BTreeMap;
 use std::process::Command;
@@ -20,7 +20,7 @@ fn slot(number: usize) -> String {
     format!("pool-meet-{number:03}")
 }
 
-/// Makes the start of a slot hang: whoever opens this log waits for a reader.
+/// Makes the start of a slot hang: to open this log waits for a reader.
 fn make_hang(fixture: &ServerFixture, slot: &str) {
     std::fs::create_dir_all(fixture.database.in_slot(slot, "")).unwrap();
     assert!(Command::new("mkfifo").arg(fixture.database.in_slot(slot, "log")).status().unwrap().success());
@@ -35,13 +35,13 @@ async fn ask(fixture: &ServerFixture, number: usize, priority: i64) -> Value {
     fixture.user.ask(bot_request).await
 }
 
-/// Who waits in the queue, from the first to the last.
+/// The bots in the queue, in order.
 async fn queue(fixture: &ServerFixture) -> Vec<String> {
     let queue = fixture.admin.get("/admin/queue").await;
     queue["entries"].as_array().unwrap().iter().map(|entry| entry["bot_id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// How many are behind the gate, which are never too many, and how many before it.
+/// How many deployments are inside the gate, which are never too many, and how many wait for it.
 async fn at_gate(fixture: &ServerFixture) -> (usize, usize) {
     let gate = fixture.admin.get("/admin/deployments").await;
     let count = |state: &str| gate["entries"].as_array().unwrap().iter().filter(|one| one["state"] == state).count();
@@ -52,12 +52,12 @@ async fn at_gate(fixture: &ServerFixture) -> (usize, usize) {
     (active, waiting)
 }
 
-/// Whether an event tells that a bot got its slot: at once, or after it waited.
+/// Whether an event says that a bot got its slot: at once, or after a wait.
 fn names_slot(event: &Value) -> bool {
     event["kind"] == "assigned" || (event["kind"] == "created" && !event["reason"].is_null())
 }
 
-/// The order in which bots were given a slot.
+/// The order in which bots got a slot.
 async fn assigned(fixture: &ServerFixture, bots: &[Value]) -> Vec<String> {
     let mut assigned = BTreeMap::new();
     for bot in bots {
@@ -74,15 +74,15 @@ async fn assigned(fixture: &ServerFixture, bots: &[Value]) -> Vec<String> {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[case] backend: Backend) {
+async fn everything_continues_after_kill_9_while_bots_run_wait_and_are_deployed(#[case] backend: Backend) {
     let pool = process_pool("meet", "max_slots = 6", BOT);
     let mut fixture = ServerFixture::open(backend, &format!("[deploy]\nmax_concurrent = {GATE}\n{pool}")).await;
-    // Two run.
+    // Two bots run.
     let mut running = Vec::new();
     for number in 1..=2 {
         running.push(fixture.active(number).await);
     }
-    // Two hang behind the gate, two wait before it, and four are in the queue.
+    // Two hang inside the gate, two wait for it, and four are in the queue.
     for number in 3..=4 {
         make_hang(&fixture, &slot(number));
     }
@@ -94,7 +94,7 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
     for (number, priority) in [(7, 100), (8, 100), (9, 5), (10, 50)] {
         waiting.push(ask(&fixture, number, priority).await);
     }
-    until("two are behind the gate and two before it", async || at_gate(&fixture).await == (2, 2)).await;
+    until("two are inside the gate and two wait for it", async || at_gate(&fixture).await == (2, 2)).await;
     let queue_before = queue(&fixture).await;
     assert_eq!(queue_before, [2, 3, 0, 1].map(|at: usize| id(&waiting[at])));
     let processes = fixture.database.running();
@@ -102,7 +102,7 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
 
     let address = fixture.server.url.strip_prefix("http://").unwrap().to_owned();
     fixture.server.kill().await;
-    assert_eq!(fixture.database.running(), processes, "what runs does not need the server");
+    assert_eq!(fixture.database.running(), processes, "running bots do not need the server");
     for number in 3..=4 {
         std::fs::remove_file(fixture.database.in_slot(&slot(number), "log")).unwrap();
     }
@@ -113,7 +113,7 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
         let now = fixture.user.show_bot(id(bot)).await;
         assert_eq!((&now["status"], &now["connection_id"]), (&json!("active"), &bot["connection_id"]));
     }
-    // Those that were being deployed are found when the lease of the killed server ends.
+    // The bots that were being deployed are found when the lease of the killed server expires.
     for bot in &deploying {
         until("it is in its meeting", async || {
             at_gate(&fixture).await;
@@ -136,7 +136,7 @@ async fn everything_goes_on_after_kill_9_while_bots_run_wait_and_are_deployed(#[
     expect_nothing_left(&fixture).await;
 }
 
-/// Deletes every slot, after which there is nothing of them on the machine.
+/// Deletes every slot. After that, nothing of them is on the machine.
 async fn expect_nothing_left(fixture: &ServerFixture) {
     fixture.until_slots(6, 0).await;
     assert_eq!(fixture.database.running(), [] as [Running; 0]);

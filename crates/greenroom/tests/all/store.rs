@@ -1,4 +1,4 @@
-//! The contract of the store: whatever one database does, the other does too.
+//! The contract of the store: both databases behave the same.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +19,7 @@ use rstest::rstest;
 use serde_json::json;
 use uuid::Uuid;
 
-use crate::support::{Backend, Database, written};
+use crate::support::{Backend, Database, placement_writes};
 
 fn now() -> Timestamp {
     Clock::System.now()
@@ -44,7 +44,7 @@ fn user(limit: i64) -> UserRow {
 }
 
 fn bot(user: UserId, number: usize) -> (OpenBot, BotDetails) {
-    written::new_bot(BotId(id()), user, Meeting::from_link(&crate::support::meet_link(number)).unwrap())
+    placement_writes::new_bot(BotId(id()), user, Meeting::from_link(&crate::support::meet_link(number)).unwrap())
 }
 
 fn event(bot: BotId, user: UserId) -> NewEvent {
@@ -69,8 +69,8 @@ async fn insert_key(store: &Store, user: UserId) -> KeyRow {
 
 async fn insert_bot(store: &Store, user: UserId, number: usize) -> BotId {
     let (bot, details) = bot(user, number);
-    let (changes, details) = written::only(&bot, &details);
-    assert_eq!(written::write(store, &changes, &details, now()).await.unwrap(), Applied::Committed);
+    let (changes, details) = placement_writes::one_new_bot(&bot, &details);
+    assert_eq!(placement_writes::write(store, &changes, &details, now()).await.unwrap(), Applied::Committed);
     bot.id
 }
 
@@ -89,15 +89,15 @@ async fn move_bot(store: &Store, id: BotId, to: Status) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_is_written_is_read_back_as_it_was(#[case] backend: Backend) {
+async fn rows_are_read_back_as_they_were_written(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
     assert_eq!(store.user(user.id).await.unwrap(), Some(user.clone()));
     let (new, said) = bot(user.id, 1);
-    let (changes, details) = written::only(&new, &said);
+    let (changes, details) = placement_writes::one_new_bot(&new, &said);
     let at = now();
-    assert_eq!(written::write(&store, &changes, &details, at).await.unwrap(), Applied::Committed);
+    assert_eq!(placement_writes::write(&store, &changes, &details, at).await.unwrap(), Applied::Committed);
     let read = store.bot(new.id).await.unwrap().unwrap();
     assert_eq!((read.id, read.user_id, read.platform, read.status), (new.id, user.id, new.platform, Status::Reserved));
     assert_eq!((read.native_meeting_id, read.priority, read.pool), (new.native_meeting_id, new.priority, new.pool));
@@ -112,7 +112,7 @@ async fn what_is_written_is_read_back_as_it_was(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn what_is_not_committed_leaves_no_trace_of_change_or_event(#[case] backend: Backend) {
+async fn a_rolled_back_transaction_leaves_no_change_and_no_event(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
@@ -130,7 +130,7 @@ async fn what_is_not_committed_leaves_no_trace_of_change_or_event(#[case] backen
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn who_holds_a_user_is_alone_with_it_until_the_end_of_the_transaction(#[case] backend: Backend) {
+async fn a_locked_user_stays_locked_until_the_end_of_the_transaction(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
@@ -147,7 +147,7 @@ async fn who_holds_a_user_is_alone_with_it_until_the_end_of_the_transaction(#[ca
             seen.name
         }
     });
-    // Many turns, in which the second could have come in if it could.
+    // Many turns, in which the second could have entered if that were possible.
     for _ in 0..200 {
         first.setting("nothing").await.unwrap();
         assert!(!entered.load(Ordering::SeqCst));
@@ -184,7 +184,7 @@ async fn no_change_is_lost_among_many_at_once(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn bots_that_are_not_at_an_end_are_found_without_the_others(#[case] backend: Backend) {
+async fn only_bots_that_have_not_ended_are_found(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 9).await;
@@ -208,7 +208,7 @@ async fn bots_that_are_not_at_an_end_are_found_without_the_others(#[case] backen
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_move_keeps_the_first_start_and_tells_the_end(#[case] backend: Backend) {
+async fn a_status_change_keeps_the_first_start_and_sets_the_end(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
@@ -359,8 +359,12 @@ async fn keys_and_idempotency_keys_are_found_again(#[case] backend: Backend) {
     let end = now();
     let changes = Changes { new_keys: vec![before.clone()], ..Changes::default() };
     let nothing = Default::default();
-    assert_eq!(written::write(&store, &changes, &nothing, now()).await.unwrap(), Applied::Committed);
-    assert_eq!(written::write(&store, &changes, &nothing, now()).await.unwrap(), Applied::Conflict, "once only");
+    assert_eq!(placement_writes::write(&store, &changes, &nothing, now()).await.unwrap(), Applied::Committed);
+    assert_eq!(
+        placement_writes::write(&store, &changes, &nothing, now()).await.unwrap(),
+        Applied::Conflict,
+        "only once"
+    );
     let mut snapshot = Snapshot::default();
     let asked = ["k", "K"].map(|key| (user.id, key.to_owned()));
     store.load_keys(&mut snapshot, &asked).await.unwrap();
@@ -371,14 +375,18 @@ async fn keys_and_idempotency_keys_are_found_again(#[case] backend: Backend) {
     tx.expire_keys(user.id, end).await.unwrap();
     tx.expire_keys(user.id, end + Duration::from_secs(60)).await.unwrap();
     tx.commit().await.unwrap();
-    assert_eq!(store.key(key.id).await.unwrap().unwrap().0.expires_at, Some(end), "an end is never put off");
+    assert_eq!(
+        store.key(key.id).await.unwrap().unwrap().0.expires_at,
+        Some(end),
+        "the expiry of a key is never postponed"
+    );
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn of_many_that_keep_the_same_setting_at_once_one_is_first_and_all_read_its_value(#[case] backend: Backend) {
+async fn of_many_concurrent_writers_of_a_setting_one_wins_and_all_read_its_value(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let store = database.open().await;
     let mut workers = tokio::task::JoinSet::new();
@@ -401,7 +409,7 @@ async fn of_many_that_keep_the_same_setting_at_once_one_is_first_and_all_read_it
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn several_may_open_an_empty_database_at_once(#[case] backend: Backend) {
+async fn several_processes_may_open_an_empty_database_at_once(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let mut workers = tokio::task::JoinSet::new();
     for _ in 0..6 {
@@ -428,7 +436,7 @@ async fn a_database_of_a_newer_version_is_refused_and_not_touched(#[case] backen
         .await;
     let refused = Store::open(&database.url).await;
     assert!(matches!(refused, Err(StoreError::Newer { found: 9999, .. })), "{refused:?}");
-    // It would have come back if any migration had run.
+    // If a migration had run, it would have created the table, and this would fail.
     database.execute("CREATE TABLE heartbeats (at INTEGER)").await;
 }
 
@@ -449,7 +457,7 @@ async fn a_row_that_cannot_be_read_is_named_with_its_table_and_column(#[case] ba
 }
 
 #[tokio::test]
-async fn a_time_that_is_none_in_sqlite_is_an_inconsistent_row() {
+async fn an_invalid_time_in_sqlite_is_an_inconsistent_row() {
     let database = Database::new(Backend::Sqlite).await;
     let store = database.open().await;
     let user = insert_user(&store, 3).await;
@@ -463,7 +471,7 @@ async fn a_time_that_is_none_in_sqlite_is_an_inconsistent_row() {
 #[tokio::test]
 async fn an_sqlite_database_in_memory_is_refused() {
     let refused = Store::open("sqlite::memory:").await;
-    assert!(matches!(refused, Err(StoreError::Url(ref message)) if message.contains("forget")), "{refused:?}");
+    assert!(matches!(refused, Err(StoreError::Url(ref message)) if message.contains("loses every bot")), "{refused:?}");
 }
 
 #[tokio::test]

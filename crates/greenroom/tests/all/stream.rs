@@ -1,4 +1,4 @@
-//! `GET /events`: nothing missing and nothing twice, through reconnects, replicas and stops.
+//! `GET /events`: no event is missing or repeated, through reconnects, replicas and stops.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{Backend, Client, Database, Life, Process, meet_link};
 
-/// A client of the stream that remembers where it was.
+/// A client of the stream that remembers its position.
 struct Listener {
     body: futures_util::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     buffer: String,
@@ -31,12 +31,12 @@ impl Listener {
         assert_eq!(response.headers()["content-type"], "text/event-stream");
         let mut listener =
             Self { body: response.bytes_stream().boxed(), buffer: String::new(), last_id: last_id.map(str::to_owned) };
-        // The place where the stream stands comes first, without data.
+        // The first block has the position of the stream, without data.
         assert_eq!(listener.block().await, Some(None));
         listener
     }
 
-    /// The data of the next block, if it has any; `None` at the end of the stream.
+    /// The data of the next block, if it has any. `None` at the end of the stream.
     async fn block(&mut self) -> Option<Option<Value>> {
         loop {
             if let Some((block, rest)) = self.buffer.split_once("\n\n") {
@@ -58,7 +58,7 @@ impl Listener {
     }
 
     async fn next(&mut self) -> Value {
-        self.block().await.expect("the stream goes on").expect("an event has data")
+        self.block().await.expect("the stream continues").expect("an event has data")
     }
 }
 
@@ -66,7 +66,7 @@ impl Listener {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stream_that_is_cut_again_and_again_tells_every_event_once_and_in_order(#[case] backend: Backend) {
+async fn a_stream_with_many_reconnects_has_every_event_once_and_in_order(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let (user, other) = (server.admin().user(500).await, server.admin().user(500).await);
@@ -79,8 +79,8 @@ async fn a_stream_that_is_cut_again_and_again_tells_every_event_once_and_in_orde
                     let bot = user.bot(&meet_link(writer * 100 + number)).await;
                     let life = Life::assign(&admin, &bot).await;
                     other.bot(&meet_link(writer * 100 + number)).await;
-                    life.well("started", json!({})).await;
-                    life.well("exited", json!({"exit_code": 0, "reason": "done"})).await;
+                    life.report("started", json!({})).await;
+                    life.report("exited", json!({"exit_code": 0, "reason": "done"})).await;
                 }
             })
         })
@@ -117,11 +117,12 @@ async fn a_client_that_lost_the_connection_before_its_first_event_can_resume() {
     let user = server.admin().user(5).await;
     let before = user.bot(&meet_link(1)).await;
     let listener = Listener::connect(&user, None).await;
-    let last = listener.last_id.clone().expect("the stream says where it stands");
+    let last = listener.last_id.clone().expect("the stream has a position");
     drop(listener);
     let missed = user.bot(&meet_link(2)).await;
     let mut listener = Listener::connect(&user, Some(&last)).await;
-    // A new stream may begin a moment before what was acknowledged last: that of a bot are two events, made and assigned.
+    // A new stream may begin a moment before the latest acknowledged request. A request makes two events: created and
+    // assigned.
     let mut heard = Vec::new();
     while heard.last() != Some(&json!(missed)) {
         assert!(heard.len() <= 2 && heard.iter().all(|bot| *bot == json!(before)), "{heard:?}");
@@ -133,7 +134,7 @@ async fn a_client_that_lost_the_connection_before_its_first_event_can_resume() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_stream_of_one_bot_tells_its_events_with_its_metadata_and_its_error(#[case] backend: Backend) {
+async fn a_stream_of_one_bot_has_its_events_with_its_metadata_and_its_error(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let (user, other) = (server.admin().user(9).await, server.admin().user(9).await);
@@ -143,19 +144,19 @@ async fn a_stream_of_one_bot_tells_its_events_with_its_metadata_and_its_error(#[
     let life = Life::assign(&server.admin(), bot).await;
     let mut listener = Listener::connect_to(&user, &path, Some("0")).await;
     user.bot(&meet_link(2)).await;
-    life.well("started", json!({})).await;
+    life.report("started", json!({})).await;
     let mut heard = Vec::new();
     while heard.last().is_none_or(|event: &Value| event["to"] != "failed") {
         heard.push(listener.next().await);
         if heard.last().is_some_and(|event| event["to"] == "starting") {
-            // By now it listens to what happens, to this bot and to others.
+            // By now the stream follows new events, of this bot and of others.
             for number in 3..=5 {
                 user.bot(&meet_link(number)).await;
             }
-            life.well("exited", json!({"exit_code": 3, "error": "no microphone"})).await;
+            life.report("exited", json!({"exit_code": 3, "error": "no microphone"})).await;
         }
         if heard.len() == 2 {
-            // Events of a bot that resumes are as complete as those of one that never left.
+            // After a reconnect, the events of a bot are as complete as without one.
             listener = Listener::connect_to(&user, &path, listener.last_id.as_deref()).await;
         }
     }
@@ -173,7 +174,7 @@ async fn a_stream_of_one_bot_tells_its_events_with_its_metadata_and_its_error(#[
 }
 
 #[tokio::test]
-async fn events_of_one_replica_are_heard_at_another_on_postgres() {
+async fn events_of_one_replica_arrive_at_another_on_postgres() {
     let database = Database::new(Backend::Postgres).await;
     let (left, right) = tokio::join!(Process::start(&database), Process::start(&database));
     let user = left.admin().user(5).await;
@@ -191,7 +192,7 @@ async fn a_stream_resumes_over_a_restart_of_the_server() {
     let first = user.bot(&meet_link(1)).await;
     let event = listener.next().await;
     assert_eq!((&event["bot_id"], &event["kind"]), (&json!(first), &json!("created")));
-    assert_eq!(event["reason"], json!("pool-google-meet-001"), "it got its slot at once");
+    assert_eq!(event["reason"], json!("pool-google-meet-001"), "the bot got its slot at once");
     server.terminate().await;
     assert_eq!(listener.block().await, None, "an orderly stop ends the stream");
     assert!(server.wait().await);
@@ -203,7 +204,7 @@ async fn a_stream_resumes_over_a_restart_of_the_server() {
 }
 
 #[tokio::test]
-async fn a_last_event_id_of_another_database_does_not_mute_the_stream() {
+async fn a_last_event_id_of_another_database_does_not_suppress_events() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(5).await;
@@ -213,21 +214,21 @@ async fn a_last_event_id_of_another_database_does_not_mute_the_stream() {
 }
 
 #[tokio::test]
-async fn a_last_event_id_that_is_none_is_refused() {
+async fn an_invalid_last_event_id_is_refused() {
     let database = Database::new(Backend::Sqlite).await;
     let server = Process::start(&database).await;
     let user = server.admin().user(5).await;
     let response = user.request(Method::GET, "/events").header("Last-Event-ID", "abc").send().await.unwrap();
     assert_eq!(response.status(), 422);
     assert!(response.text().await.unwrap().contains("`Last-Event-ID`"));
-    // A stranger is told nothing about it.
+    // An anonymous caller gets no details.
     let stranger = server.client("grk_AAAAAAAAAAAAAAAAAAAAAA_B");
     let response = stranger.request(Method::GET, "/events").header("Last-Event-ID", "abc").send().await.unwrap();
     assert_eq!(response.status(), 401);
 }
 
 #[tokio::test]
-async fn streams_past_those_that_a_user_may_have_are_refused_until_one_ends() {
+async fn streams_above_the_limit_of_a_user_are_refused_until_one_ends() {
     let database = Database::new(Backend::Sqlite).await;
     let pool = "[limits]\nstreams_per_key = 2\n[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\n\
                 provider = \"process\"\nprocess = { command = [\"true\"] }\n";
@@ -240,7 +241,7 @@ async fn streams_past_those_that_a_user_may_have_are_refused_until_one_ends() {
     assert_eq!(response.json::<Value>().await.unwrap()["code"], "overloaded");
     Listener::connect(&other, None).await;
     drop(first);
-    crate::support::until("there is a place again", async || {
+    crate::support::until("another one is accepted", async || {
         user.request(Method::GET, "/events").send().await.unwrap().status() == 200
     })
     .await;
@@ -250,9 +251,7 @@ async fn streams_past_those_that_a_user_may_have_are_refused_until_one_ends() {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_long_past_is_told_whole_to_many_streams_of_one_user_and_another_need_not_wait_for_them(
-    #[case] backend: Backend,
-) {
+async fn many_streams_with_a_long_history_are_complete_and_do_not_delay_another_user(#[case] backend: Backend) {
     let database = Database::new(backend).await;
     let server = Process::start(&database).await;
     let (user, other) = (server.admin().user(500).await, server.admin().user(500).await);

@@ -1,4 +1,4 @@
-//! Pools on a real swarm: the whole life of bots there, nodes that die, and what is kept when something fails.
+//! Pools on a real swarm: the whole life of bots, nodes that die, and what the server keeps after a failure.
 
 use rstest::rstest;
 
@@ -21,28 +21,28 @@ async fn twenty_bots_live_on_a_swarm_while_the_server_is_killed_and_nothing_is_l
     let settings = format!("standby = \"{standby}\"\nmax_slots = 5\nmin_idle = 2");
     let (fixture, slots) = fixture(&swarm, &image, &settings, "").await.twenty_lives().await;
     // Each slot has its service, and there is no other.
-    let services = fixture.ours.services().await;
+    let services = fixture.labelled.services().await;
     let mut names: Vec<String> =
         services.iter().map(|service| service.spec.as_ref().unwrap().name.clone().unwrap()).collect();
     names.sort();
     assert_eq!(names, slots);
     let running = if standby == "running" { slots.len() } else { 0 };
-    until("only what waits runs", async || fixture.ours.running().await.len() == running).await;
+    until("only waiting agents run", async || fixture.labelled.running().await.len() == running).await;
 }
 
 #[tokio::test]
-async fn a_bot_on_a_swarm_goes_on_elsewhere_when_its_node_dies() {
+async fn a_bot_on_a_swarm_continues_on_another_node_when_its_node_dies() {
     let mut swarm = Swarm::of(3).await;
     let image = swarm.image(&Recipe::bot(OBEDIENT)).await;
     let fixture = fixture(&swarm, &image, "max_slots = 3", "").await;
-    // One of them is on a node that does not manage the swarm, which would die with it.
+    // One bot runs on a node that is not the manager. The swarm would die with its manager.
     let mut bots = Vec::new();
     let (bot, slot, node) = loop {
         let bot = fixture.user.bot(&meet_link(bots.len())).await;
         let shown = fixture.user.until(&bot, "active").await;
         bots.push(bot.clone());
         let slot = shown["slot"].as_str().unwrap().to_owned();
-        let node = found("it is known where it runs", async || swarm.runs_on(&slot).await.pop()).await;
+        let node = found("its node is known", async || swarm.runs_on(&slot).await.pop()).await;
         if node != swarm.manager().name() {
             break (bot, slot, node);
         }
@@ -53,7 +53,7 @@ async fn a_bot_on_a_swarm_goes_on_elsewhere_when_its_node_dies() {
         found("it runs on another node", async || swarm.runs_on(&slot).await.into_iter().find(|now| *now != node))
             .await;
     assert_ne!(after, node);
-    // It is the same bot, under the same connection, and hears what it is told.
+    // It is the same bot with the same connection, and it receives commands.
     fixture.user.stop(&bot).await;
     let ended = fixture.user.until(&bot, "completed").await;
     assert_eq!(ended["reason"], "stopped");
@@ -66,12 +66,12 @@ async fn a_bot_on_a_swarm_goes_on_elsewhere_when_its_node_dies() {
 }
 
 #[tokio::test]
-async fn a_swarm_without_room_is_told_in_its_own_words() {
+async fn a_swarm_without_capacity_is_reported_with_its_own_message() {
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::bot(OBEDIENT)).await;
     let fixture = fixture(&swarm, &image, "max_slots = 1", "memory = \"900g\"").await;
     let bot = fixture.user.bot(&meet_link(1)).await;
-    let said = found("the swarm has said why", async || {
+    let said = found("the swarm's error is shown", async || {
         let deployments = fixture.server.admin().get("/admin/deployments").await;
         deployments["entries"][0]["last_error"].as_str().map(str::to_owned)
     })
@@ -102,7 +102,7 @@ async fn a_service_of_a_swarm_is_described_and_has_the_limits_of_its_pool() {
     let bot = fixture.user.bot(&meet_link(1)).await;
     fixture.user.until(&bot, "active").await;
     let spec = found("it is described", async || {
-        let spec = fixture.ours.services().await.remove(0).spec.unwrap();
+        let spec = fixture.labelled.services().await.remove(0).spec.unwrap();
         let described = spec.labels.as_ref().unwrap().get("greenroom.description").cloned().unwrap_or_default();
         described.starts_with(&format!("[BUSY] Bot #{bot}")).then_some(spec)
     })
@@ -112,6 +112,6 @@ async fn a_service_of_a_swarm_is_described_and_has_the_limits_of_its_pool() {
     let expected = (Some(500_000_000), Some(64 * 1024 * 1024));
     assert_eq!((limits.nano_cpus, limits.memory_bytes), expected);
     assert_eq!((kept.nano_cpus, kept.memory_bytes), expected);
-    // The change of its description has left it running.
+    // The change of its description did not restart it.
     assert_eq!(swarm.tasks(&fixture.slot(1)).await.len(), 1);
 }

@@ -1,4 +1,4 @@
-//! The end: of one run, of the agent, of the machine.
+//! The end of a run, of the agent, and of the machine.
 
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ fn gone() -> Value {
 }
 
 #[tokio::test]
-async fn a_run_that_is_stopped_is_ended_and_the_runner_goes_on() {
+async fn a_stopped_run_ends_and_the_runner_continues() {
     for script in [LEAVES_WHEN_ASKED, "trap '' TERM; echo up; while :; do sleep 1000; done"] {
         let server = Server::start().await;
         let folder = tempfile::tempdir().unwrap();
@@ -39,7 +39,7 @@ async fn a_run_that_is_stopped_is_ended_and_the_runner_goes_on() {
 }
 
 #[tokio::test]
-async fn a_machine_whose_time_is_over_says_so_and_ends() {
+async fn a_machine_that_has_expired_reports_it_and_ends() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let agent = start(for_runner(&server, folder.path()), &[], "exit 0");
@@ -52,7 +52,7 @@ async fn a_machine_whose_time_is_over_says_so_and_ends() {
 }
 
 #[tokio::test]
-async fn a_machine_whose_time_is_over_ends_its_bot_first() {
+async fn a_machine_that_has_expired_ends_its_bot_first() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let agent = start(for_runner(&server, folder.path()), &[], LEAVES_WHEN_ASKED);
@@ -67,7 +67,7 @@ async fn a_machine_whose_time_is_over_ends_its_bot_first() {
 }
 
 #[tokio::test]
-async fn whichever_call_hears_that_the_runner_has_ended_the_machine_ends() {
+async fn any_answer_that_the_runner_has_ended_ends_the_machine() {
     for name in ["beat", "assignment", "acknowledge", "release"] {
         let server = Server::start().await;
         let folder = tempfile::tempdir().unwrap();
@@ -99,7 +99,7 @@ async fn a_machine_that_cannot_be_ended_is_a_failure() {
 }
 
 #[tokio::test]
-async fn an_idle_machine_whose_server_stays_away_ends() {
+async fn an_idle_machine_whose_server_stays_down_ends() {
     let mut server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.machine(|machine| machine.orphaned_after_ms = 3_000);
@@ -112,7 +112,7 @@ async fn an_idle_machine_whose_server_stays_away_ends() {
 }
 
 #[tokio::test]
-async fn an_idle_agent_that_is_asked_to_end_says_so_and_leaves_the_machine_to_others() {
+async fn an_idle_agent_that_is_asked_to_end_reports_it_and_does_not_end_the_machine() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let agent = start(for_runner(&server, folder.path()), &[], "exit 0");
@@ -146,7 +146,7 @@ async fn an_agent_with_a_bot_that_is_asked_to_end_lets_it_leave_first() {
 }
 
 #[tokio::test]
-async fn an_agent_that_is_asked_to_end_does_not_take_the_bot_that_comes() {
+async fn an_agent_that_is_asked_to_end_takes_no_further_bot() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.tell_always("acknowledge", Some((503, json!({}))));
@@ -161,7 +161,7 @@ async fn an_agent_that_is_asked_to_end_does_not_take_the_bot_that_comes() {
 }
 
 #[tokio::test]
-async fn an_idle_spot_machine_that_is_taken_back_takes_no_bot() {
+async fn an_idle_spot_machine_with_a_termination_notice_takes_no_bot() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.machine(|machine| (machine.is_spot, machine.notice) = (true, true));
@@ -172,7 +172,7 @@ async fn an_idle_spot_machine_that_is_taken_back_takes_no_bot() {
 }
 
 #[tokio::test]
-async fn a_spot_machine_that_is_taken_back_lets_its_bot_go_on_and_takes_no_other() {
+async fn a_spot_machine_with_a_termination_notice_keeps_its_bot_and_takes_no_other() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.machine(|machine| machine.is_spot = true);
@@ -185,7 +185,7 @@ async fn a_spot_machine_that_is_taken_back_lets_its_bot_go_on_and_takes_no_other
     server.until("the notice", |state| state.calls.iter().any(noticed)).await;
     let run = Some("run-1");
     server.until_beat_with(run).await;
-    assert_eq!(server.said_names(), ["started"], "the bot goes on");
+    assert_eq!(server.said_names(), ["started"], "the bot keeps running");
     gate.open().await;
     assert_eq!(agent.end().await.code, Some(0));
     assert_eq!(server.exited(), json!([5, null]));

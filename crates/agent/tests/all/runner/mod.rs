@@ -13,11 +13,11 @@ use crate::agent::{Agent, bare};
 use crate::server::Server;
 use side::{INSTANCE, POOL_TOKEN};
 
-/// What the machine's end prints.
+/// The output of the command that ends the machine.
 const MACHINE_ENDS: &str = "the machine ends";
 
 /// The agent of a runner, with its folders below this one.
-fn for_runner(server: &Server, folder: &Path) -> Command {
+pub fn for_runner(server: &Server, folder: &Path) -> Command {
     let mut command = bare();
     command.env("GREENROOM_URL", server.url()).env("GREENROOM_RUNNER_TOKEN", POOL_TOKEN);
     command.env("GREENROOM_INSTANCE_ID", INSTANCE).env("GREENROOM_RUNNER_DIR", folder);
@@ -25,15 +25,16 @@ fn for_runner(server: &Server, folder: &Path) -> Command {
     command
 }
 
-/// Starts it with a bot that is a script for sh. Never without an end command: the real one would end this machine.
-fn start(command: Command, options: &[&str], script: &str) -> Agent {
+/// Starts the agent with a bot that is a script for sh. It always sets an end command, because the default one would
+/// end this machine.
+pub fn start(command: Command, options: &[&str], script: &str) -> Agent {
     let end_command = format!("echo {MACHINE_ENDS}");
     let ending = ["runner", "--end-command", &end_command];
     Agent::start_exactly(command, &[&ending, options, &["--", "sh", "-c", script]].concat())
 }
 
-/// The folders of bots that are there.
-fn folders(below: &Path) -> Vec<String> {
+/// The existing folders of bots.
+pub fn folders(below: &Path) -> Vec<String> {
     let names = std::fs::read_dir(below).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     names.filter(|name| name.starts_with("greenroom-bot-")).collect()
 }

@@ -1,4 +1,4 @@
-//! A machine makes itself known, when the server and the group are ready for it.
+//! A machine registers when the server and the group are ready for it.
 
 use serde_json::json;
 
@@ -27,19 +27,22 @@ async fn a_machine_registers_as_soon_as_the_server_and_its_group_know_it() {
     let registering: Vec<_> = calls.iter().filter(|call| call.name == "register").collect();
     assert_eq!(registering.iter().map(|call| call.status).collect::<Vec<_>>(), [503, 404, 409, 200, 200]);
     assert!(registering.iter().all(|call| call.token == POOL_TOKEN && call.body["instance_id"] == INSTANCE));
-    // An answer may be lost: it says each time that it is the same.
+    // An answer may be lost, so each attempt has the same agent id.
     assert!(registering.iter().all(|call| call.body["agent"] == registering[0].body["agent"]));
     assert_ne!(registering[0].body["agent"], json!(null));
     agent.until_logged("registered").await;
     agent.signal("-TERM").await;
     assert_eq!(agent.end().await.code, Some(0));
-    let after = server.calls().into_iter().skip(registering.len());
-    assert!(after.into_iter().all(|call| call.token == OWN_TOKEN), "from then on it speaks for itself");
+    // Before it registers, it asks for the settings of its pool.
+    let registered = calls.iter().rposition(|call| call.name == "register").unwrap();
+    assert_eq!(calls[..=registered].iter().filter(|call| call.name == "pool_settings").count(), 1);
+    let after = server.calls().into_iter().skip(registered + 1);
+    assert!(after.into_iter().all(|call| call.token == OWN_TOKEN), "after the registration it uses its own token");
     server.no_mistakes();
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_the_pools_is_final() {
+async fn a_refused_pool_token_is_a_final_error() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.script("register", 401, problem("unauthorized"), None);
@@ -50,7 +53,7 @@ async fn a_token_that_is_not_the_pools_is_final() {
 }
 
 #[tokio::test]
-async fn a_machine_that_has_ended_for_the_server_ends() {
+async fn a_machine_that_the_server_has_ended_ends_itself() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.script("register", 410, problem("runner_ended"), None);
@@ -60,7 +63,7 @@ async fn a_machine_that_has_ended_for_the_server_ends() {
 }
 
 #[tokio::test]
-async fn a_machine_that_is_not_told_what_it_is_asks_its_metadata() {
+async fn a_machine_without_a_configured_identity_reads_its_instance_metadata() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.script("metadata-token", 503, json!(""), None);
@@ -76,7 +79,7 @@ async fn a_machine_that_is_not_told_what_it_is_asks_its_metadata() {
 }
 
 #[tokio::test]
-async fn a_machine_that_nobody_tells_what_it_is_says_how_to_tell_it() {
+async fn a_machine_without_any_identity_says_how_to_configure_it() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.tell_always("metadata-token", Some((403, json!(""))));
@@ -89,7 +92,7 @@ async fn a_machine_that_nobody_tells_what_it_is_says_how_to_tell_it() {
 }
 
 #[tokio::test]
-async fn what_is_missing_in_the_environment_is_named() {
+async fn missing_environment_variables_are_named() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     for name in ["GREENROOM_URL", "GREENROOM_RUNNER_TOKEN"] {
@@ -119,7 +122,7 @@ async fn a_runner_that_the_server_has_forgotten_registers_again() {
 }
 
 #[tokio::test]
-async fn an_agent_that_still_registers_ends_at_once_when_asked() {
+async fn an_agent_that_is_registering_ends_at_once_when_asked() {
     let mut server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.go_away().await;

@@ -1,4 +1,5 @@
-//! A runner and its bots: each is taken before it is run, knows nothing of the one before, and is followed by the next.
+//! A runner and its bots: it acknowledges each bot before it runs it, removes all traces of it, and then takes the
+//! next.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -10,14 +11,14 @@ use crate::agent::Gate;
 use crate::server::{Call, Server};
 
 #[tokio::test]
-async fn a_bot_is_acknowledged_then_run_then_reported_and_the_runner_is_given_back() {
+async fn a_bot_is_acknowledged_run_and_reported_and_then_the_runner_is_released() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let gate = Gate::new().await;
     let agent = start(for_runner(&server, folder.path()), &[], &format!("{}; exit 3", gate.pass()));
     server.until_beat_with(None).await;
     let run = server.claim(&server.bot());
-    // The heart of the machine goes on beating while it has a bot.
+    // The machine keeps sending heartbeats while it has a bot.
     server.until_beat_with(Some(&run)).await;
     server.until_beat_with(Some(&run)).await;
     gate.open().await;
@@ -50,7 +51,7 @@ async fn each_bot_has_a_fresh_folder_and_none_of_the_runners_secrets() {
     for bot in 1..=2 {
         server.claim(&server.bot());
         server.until_called_times("release", bot).await;
-        assert_eq!(folders(folder.path()), [""; 0], "it is gone before the runner is given back");
+        assert_eq!(folders(folder.path()), [""; 0], "the folder is gone before the runner is released");
     }
     agent.signal("-TERM").await;
     let ended = agent.end().await;
@@ -68,7 +69,7 @@ async fn each_bot_has_a_fresh_folder_and_none_of_the_runners_secrets() {
 }
 
 #[tokio::test]
-async fn what_a_killed_agent_left_is_removed_and_what_others_have_there_stays() {
+async fn files_of_a_killed_agent_are_removed_and_files_of_others_stay() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let left = folder.path().join("greenroom-bot-left");
@@ -84,7 +85,7 @@ async fn what_a_killed_agent_left_is_removed_and_what_others_have_there_stays() 
 }
 
 #[tokio::test]
-async fn a_second_agent_on_the_machine_leaves_the_first_and_its_bot_alone() {
+async fn a_second_agent_on_the_machine_does_not_disturb_the_first_and_its_bot() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let gate = Gate::new().await;
@@ -102,7 +103,7 @@ async fn a_second_agent_on_the_machine_leaves_the_first_and_its_bot_alone() {
 }
 
 #[tokio::test]
-async fn a_command_is_found_from_where_the_agent_was_started() {
+async fn a_relative_command_is_found_from_the_folder_where_the_agent_started() {
     let server = Server::start().await;
     let (folder, here) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let bot = here.path().join("my-bot");
@@ -119,7 +120,7 @@ async fn a_command_is_found_from_where_the_agent_was_started() {
 }
 
 #[tokio::test]
-async fn a_bot_that_is_not_the_runners_any_more_is_not_run_and_the_next_one_is() {
+async fn a_bot_that_no_longer_belongs_to_the_runner_is_not_run() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (server.bot(), server.bot());
@@ -133,12 +134,12 @@ async fn a_bot_that_is_not_the_runners_any_more_is_not_run_and_the_next_one_is()
     let ended = agent.end().await;
     assert_eq!(ended.stdout, "ran\n");
     assert!(ended.stderr.contains("run run-1 is not run: 409"), "{}", ended.stderr);
-    assert!(server.calls().iter().all(|call| call.token != first.token()), "nothing is said of the first");
+    assert!(server.calls().iter().all(|call| call.token != first.token()), "there are no callbacks of the first bot");
     server.no_mistakes();
 }
 
 #[tokio::test]
-async fn a_bot_whose_acknowledgement_nobody_answers_is_not_run_until_somebody_does() {
+async fn a_bot_is_not_run_until_its_acknowledgement_is_answered() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let data = server.bot();
@@ -147,8 +148,8 @@ async fn a_bot_whose_acknowledgement_nobody_answers_is_not_run_until_somebody_do
     server.claim(&data);
     agent.until_logged("run run-1 is not run: no answer in time").await;
     assert_eq!((agent.printed().as_str(), server.said_names()), ("", vec![]));
-    assert!(server.times("acknowledge") > 1, "it was tried more than once");
-    // The server has it as this runner's still: it is offered again.
+    assert!(server.times("acknowledge") > 1, "the acknowledgement is retried");
+    // The server still has the run for this runner, and offers it again.
     server.tell_always("acknowledge", None);
     server.until_called("release").await;
     agent.signal("-TERM").await;
@@ -158,7 +159,7 @@ async fn a_bot_whose_acknowledgement_nobody_answers_is_not_run_until_somebody_do
 }
 
 #[tokio::test]
-async fn an_acknowledgement_and_a_release_are_tried_until_they_are_heard() {
+async fn an_acknowledgement_and_a_release_are_retried_until_they_succeed() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     for name in ["acknowledge", "release"] {
@@ -184,7 +185,7 @@ async fn an_acknowledgement_and_a_release_are_tried_until_they_are_heard() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_away_at_a_bots_end_hears_of_it_and_gets_the_runner_back_later() {
+async fn a_server_that_is_down_at_a_bots_end_gets_the_end_and_the_release_later() {
     let mut server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     let gate = Gate::new().await;
@@ -204,7 +205,7 @@ async fn a_server_that_is_away_at_a_bots_end_hears_of_it_and_gets_the_runner_bac
 }
 
 #[tokio::test]
-async fn a_runner_that_was_given_back_by_others_waits_for_the_next() {
+async fn a_runner_that_the_server_has_released_waits_for_the_next_bot() {
     let server = Server::start().await;
     let folder = tempfile::tempdir().unwrap();
     server.script("release", 409, json!({"code": "stale_run", "detail": "so it is"}), None);
@@ -213,7 +214,8 @@ async fn a_runner_that_was_given_back_by_others_waits_for_the_next() {
     server.claim(&server.bot());
     server.until_called("started").await;
     server.machine(|machine| machine.forget_run());
-    // A heartbeat hears that the run is not its own any more, and to give back what is not is refused.
+    // A heartbeat's answer says that the run no longer belongs to this runner. The server refuses to release such a
+    // run.
     server.until_called("release").await;
     server.claim(&server.bot());
     server.until_called_times("started", 2).await;

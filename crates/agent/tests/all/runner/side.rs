@@ -1,4 +1,4 @@
-//! The server's side of a runner: one machine, what it holds, and what its instance metadata service tells.
+//! The server's part of a runner: one machine, its run, and its instance metadata service.
 
 use serde_json::{Value, json};
 
@@ -12,17 +12,19 @@ const METADATA_TOKEN: &str = "the token of the metadata";
 
 #[derive(Debug)]
 pub struct Machine {
-    /// The run that it is to have, with the bot's data.
+    /// The run for this machine, with the bot's data.
     run: Option<(String, Value)>,
     runs: usize,
-    /// Whether a run is given to another in the moment in which it is acknowledged.
+    /// Whether the server gives a run to another runner at the moment of its acknowledgement.
     pub gives_away: bool,
     pub stop: bool,
     pub end: bool,
     pub is_spot: bool,
-    /// Whether AWS has said that it takes the machine back.
+    /// Whether AWS has announced that it takes the machine back.
     pub notice: bool,
     pub orphaned_after_ms: u64,
+    /// How its pool starts commands ahead: the time to become ready, and the time to wait.
+    pub prewarm_ms: Option<(u64, u64)>,
 }
 
 impl Default for Machine {
@@ -36,19 +38,20 @@ impl Default for Machine {
             is_spot: false,
             notice: false,
             orphaned_after_ms: 3_600_000,
+            prewarm_ms: None,
         }
     }
 }
 
 impl Machine {
-    /// The run is nobody's any more.
+    /// The run belongs to no runner any more.
     pub fn forget_run(&mut self) {
         self.run = None;
     }
 }
 
 impl Server {
-    /// Claims the runner for a bot, and gives the id of this run.
+    /// Claims the runner for a bot, and returns the id of the run.
     pub fn claim(&self, data: &Data) -> String {
         let mut id = String::new();
         self.machine(|machine| {
@@ -61,7 +64,7 @@ impl Server {
         id
     }
 
-    /// How often this was called, whatever the answer was.
+    /// How often this call was made, whatever the answer was.
     pub fn times(&self, name: &str) -> usize {
         self.calls().iter().filter(|call| call.name == name).count()
     }
@@ -71,7 +74,7 @@ impl Server {
         self.until(name, called).await;
     }
 
-    /// What was said of the runner and its bots, in order, without waiting and heartbeats.
+    /// The calls about the runner and its bots, in order, without long polls and heartbeats.
     pub fn course(&self) -> Vec<String> {
         let course = ["register", "acknowledge", "started", "exited", "release", "end"];
         self.calls().into_iter().map(|call| call.name).filter(|name| course.contains(&name.as_str())).collect()
@@ -87,9 +90,10 @@ impl Server {
     }
 }
 
-/// What a call is called in what was heard.
-pub fn name(path: &str) -> Option<&'static str> {
+/// The name of a call in the record.
+pub fn name(method: &str, path: &str) -> Option<&'static str> {
     Some(match path {
+        "/agent/runner" if method == "GET" => "pool_settings",
         "/agent/runner" => "register",
         "/agent/runner/heartbeat" => "beat",
         "/agent/runner/acknowledge" => "acknowledge",
@@ -117,6 +121,11 @@ fn problem(status: u16, code: &str) -> TestResponse {
 pub fn answer(request: &Request, name: &str, body: &Value, state: &mut State) -> TestResponse {
     if request.path.starts_with("/latest/") {
         return metadata(request, name, state);
+    }
+    if name == "pool_settings" {
+        let prewarm =
+            state.machine.prewarm_ms.map(|(ready, age)| json!({"ready_timeout_ms": ready, "max_warm_age_ms": age}));
+        return (200, json!({"prewarm": prewarm}), None);
     }
     let (token, fields): (&str, &[&str]) = match name {
         "register" => (POOL_TOKEN, &["agent", "instance_id"]),

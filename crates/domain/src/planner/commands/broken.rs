@@ -26,11 +26,11 @@ pub fn failed(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp, message:
 }
 
 /// An idle slot has an unknown process. `since` is when it became idle.
-pub fn stray(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> bool {
+pub fn unknown_process(draft: &mut Draft<'_>, name: &SlotName, since: Timestamp) -> bool {
     if !draft.slot(name).is_some_and(|slot| slot.status == SlotStatus::Idle && slot.status_since == since) {
         return false;
     }
-    break_down(draft, name, "something runs in it that was not started for anyone");
+    break_down(draft, name, "a process runs in the idle slot that Greenroom did not start");
     true
 }
 

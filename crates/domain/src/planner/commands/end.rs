@@ -3,7 +3,7 @@
 
 use super::broken;
 use crate::event::{Actor, Kind};
-use crate::lifecycle::{Overdue, Standing, Trigger, Verdict, decide};
+use crate::lifecycle::{LifecycleState, Overdue, Trigger, Verdict, decide};
 use crate::planner::bot::{EndedBot, OpenBot};
 use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::{Action, BotEnd, GateState, NewEvent};
@@ -12,7 +12,7 @@ use crate::planner::job::{EndBot, EndCause, EndRefusal};
 use crate::{ConnectionId, Fault, Reason, SlotName, SlotStatus, Status};
 
 pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> {
-    let (standing, connection, reason) = stands(draft, end).ok_or(EndRefusal::NoSuchBot)?;
+    let (state, connection, reason) = lifecycle_state(draft, end).ok_or(EndRefusal::NoSuchBot)?;
     let bot = draft.bot(end.bot).cloned();
     let mut at_gate = None;
     let trigger = match &end.cause {
@@ -34,12 +34,12 @@ pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> 
             };
             // The bot got a slot or passed the gate meanwhile.
             if !still {
-                return Ok(standing.status);
+                return Ok(state.status);
             }
             Trigger::Passed(*overdue)
         }
     };
-    match decide(&standing, &trigger) {
+    match decide(&state, &trigger) {
         Verdict::Move { to, reason } => {
             let Some(bot) = bot else { return Err(EndRefusal::NoSuchBot) };
             let (error, exit_code) = match &end.cause {
@@ -53,9 +53,9 @@ pub fn apply(draft: &mut Draft<'_>, end: &EndBot) -> Result<Status, EndRefusal> 
             record(draft, &bot, end, ended);
             Ok(to)
         }
-        Verdict::Hold => Ok(standing.status),
-        Verdict::Refuse => Err(EndRefusal::InvalidTransition(standing.status)),
-        Verdict::Ended => Err(EndRefusal::Ended { status: standing.status, reason }),
+        Verdict::Hold => Ok(state.status),
+        Verdict::Refuse => Err(EndRefusal::InvalidTransition(state.status)),
+        Verdict::Ended => Err(EndRefusal::Ended { status: state.status, reason }),
     }
 }
 
@@ -69,24 +69,24 @@ pub fn end_error(bot: &OpenBot, to: Status, reason: Option<&Reason>, exit_code: 
             let pool = bot.pool.as_deref().unwrap_or("its platform");
             format!("no slot of {pool} became free within {} s", bot.queue_timeout_ms / 1_000)
         }
-        (Some(Reason::DeployTimeout), _) => "its slot was not started in time: too many others were".to_owned(),
+        (Some(Reason::DeployTimeout), _) => "its slot waited too long at the deploy gate".to_owned(),
         (Some(Reason::DeployFailed), _) => "its slot could not be started".to_owned(),
         (Some(Reason::NeverJoined), _) => {
             "the bot exited with code 0, had not joined the meeting, and gave no reason".to_owned()
         }
-        (Some(Reason::Interrupted), _) => "its slot was ended from outside while the bot ran".to_owned(),
+        (Some(Reason::Interrupted), _) => "its slot was stopped from outside while the bot ran".to_owned(),
         (_, Some(code)) => format!("the bot exited with code {code}"),
-        (_, None) => "the bot was given up".to_owned(),
+        (_, None) => "the bot passed a deadline".to_owned(),
     })
 }
 
-/// The bot's standing, its connection, and its reason if it has ended.
-fn stands(draft: &Draft<'_>, end: &EndBot) -> Option<(Standing, Option<ConnectionId>, Option<String>)> {
+/// The bot's state, its connection, and its reason if it has ended.
+fn lifecycle_state(draft: &Draft<'_>, end: &EndBot) -> Option<(LifecycleState, Option<ConnectionId>, Option<String>)> {
     if let Some(bot) = draft.bot(end.bot) {
-        return Some((bot.standing(), bot.connection, None));
+        return Some((bot.lifecycle_state(), bot.connection, None));
     }
     let ended = draft.ended.get(&end.bot).or_else(|| draft.base.facts.ended.get(&end.bot))?;
-    Some((ended.standing(), ended.connection, ended.reason.clone()))
+    Some((ended.lifecycle_state(), ended.connection, ended.reason.clone()))
 }
 
 /// The gate at which the bot's deployment waits, if it does.
@@ -97,7 +97,7 @@ fn gate(draft: &Draft<'_>, bot: &OpenBot) -> Option<(SlotName, GateState)> {
 }
 
 fn record(draft: &mut Draft<'_>, bot: &OpenBot, end: &EndBot, ended: BotEnd) {
-    let said_so = matches!(end.cause, EndCause::Exited { .. });
+    let is_reported_by_bot = matches!(end.cause, EndCause::Exited { .. });
     draft.changes.events.push(NewEvent {
         bot_id: bot.id,
         user_id: bot.user,
@@ -105,7 +105,7 @@ fn record(draft: &mut Draft<'_>, bot: &OpenBot, end: &EndBot, ended: BotEnd) {
         from: Some(bot.shown()),
         to: Some(ended.to.into()),
         reason: ended.reason.as_ref().map(ToString::to_string),
-        actor: if said_so { Actor::Bot } else { Actor::Greenroom },
+        actor: if is_reported_by_bot { Actor::Bot } else { Actor::Greenroom },
     });
     if !has(Bug::EndedTwice) {
         draft.ended.insert(
@@ -140,15 +140,15 @@ fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, w
         }
         return;
     };
-    let said_so = matches!(end.cause, EndCause::Exited { .. });
+    let is_reported_by_bot = matches!(end.cause, EndCause::Exited { .. });
     // A bot completed in this slot, so earlier failures no longer count.
-    if slot.recovery_attempts > 0 && said_so && completed {
+    if slot.recovery_attempts > 0 && is_reported_by_bot && completed {
         draft.change_slot(name, |slot| slot.recovery_attempts = 0);
     }
-    let is_used_up = pool.recycle_after > 0 && slot.bots_since_fresh >= pool.recycle_after;
+    let is_used_up = pool.is_used_up(&slot);
     match &end.cause {
         EndCause::GivenUp { overdue: Overdue::DeployFailed, error, .. } => {
-            broken::break_down(draft, name, error.as_deref().unwrap_or("it could not be deployed"));
+            broken::break_down(draft, name, error.as_deref().unwrap_or("the slot could not be started"));
         }
         // The deployment never passed the gate: nothing was started.
         _ if was_waiting && slot.status != SlotStatus::Draining => draft.free_slot(name, false),
@@ -157,7 +157,12 @@ fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, w
             if (pool.hot && slot.status == SlotStatus::Busy && !is_used_up) || has(Bug::FreedWhileBusy) =>
         {
             note_hold(draft, name);
-            draft.free_slot(name, true);
+            if pool.is_prewarmed() {
+                // The agent waits only when its next command is ready.
+                draft.await_agent(name);
+            } else {
+                draft.free_slot(name, true);
+            }
             // The token of this assignment ends. The agent got the next token with the assignment.
             draft.change_slot(name, |slot| slot.token_number += 1);
         }

@@ -1,6 +1,6 @@
 //! Keeps the slots of a pool ready. It makes slots until `min_idle` are ready. It removes slots that are excess,
-//! expired, or differ in attributes from new ones. It stops hot slots that are not needed, and replaces slots that run
-//! an old image.
+//! expired, or differ in attributes from new ones. It stops hot slots that are not needed. It replaces slots that run
+//! an old image, or a command that has been ready for too long.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::planner::job::WarmReport;
 use crate::{Attributes, Pool, Slot, SlotName, SlotStatus};
 
 /// The most expired or unneeded slots of a pool that one plan removes or stops.
-const MOST_LET_GO: usize = 50;
+const MOST_REMOVED_AT_ONCE: usize = 50;
 
 pub fn apply(draft: &mut Draft<'_>, name: &str, report: &mut WarmReport) {
     let Some(pool) = draft.pool(name).filter(|pool| pool.is_configured()).cloned() else { return };
@@ -69,8 +69,9 @@ fn grow(draft: &mut Draft<'_>, pool: &Pool, wanted: i64) -> u64 {
 /// Hot slots above `min_idle` that have been idle longer than the pool allows.
 fn unneeded(draft: &Draft<'_>, pool: &Pool) -> Vec<SlotName> {
     let Some(timeout) = pool.idle_timeout_ms.filter(|_| pool.hot) else { return Vec::new() };
-    let most = pool.min_idle.saturating_add(count(MOST_LET_GO));
-    let spare = usize::try_from(draft.count_idle(&pool.name, most) - pool.min_idle).unwrap_or(0).min(MOST_LET_GO);
+    let most = pool.min_idle.saturating_add(count(MOST_REMOVED_AT_ONCE));
+    let spare =
+        usize::try_from(draft.count_idle(&pool.name, most) - pool.min_idle).unwrap_or(0).min(MOST_REMOVED_AT_ONCE);
     if spare == 0 {
         return Vec::new();
     }
@@ -78,16 +79,24 @@ fn unneeded(draft: &Draft<'_>, pool: &Pool) -> Vec<SlotName> {
     draft.idle_since(&pool.name, since, spare)
 }
 
-/// Restarts a hot slot whose image or command differs from the configuration. It restarts one slot at a time, and only
-/// while no slot is being made ready or is in error, so a broken image reaches only one slot. At least `min_idle` slots
-/// stay ready, or one fewer if the pool cannot grow.
+/// Restarts a hot slot whose image or command differs from the configuration, or whose command has been ready for too
+/// long. It restarts one slot at a time, and only while no slot is being made ready or is in error, so a broken image
+/// reaches only one slot. At least `min_idle` slots stay ready, or one fewer if the pool cannot grow.
 fn replace_outdated(draft: &mut Draft<'_>, pool: &Pool, report: &mut WarmReport) {
     let unsettled = draft.unsettled(&pool.name);
     if unsettled.making > 0 || unsettled.error > 0 {
         return;
     }
-    let Some(outdated) = draft.idle_outdated(&pool.name) else { return };
+    let outdated = draft.idle_outdated(&pool.name);
+    let is_outdated = outdated.is_some();
+    let Some(outdated) = outdated.or_else(|| ready_too_long(draft, pool)) else { return };
     let ready = draft.count_idle(&pool.name, pool.min_idle.saturating_add(1));
+    // Each replacement begins a new time of idling, so a slot that is replaced again and again would never be stopped.
+    if !is_outdated && ready > pool.min_idle && is_unused(draft, pool, &outdated) {
+        stopped::begins(draft, &outdated);
+        report.stopped += 1;
+        return;
+    }
     if ready <= pool.min_idle && grow(draft, pool, 1) > 0 {
         report.made += 1;
     } else if ready >= pool.min_idle {
@@ -96,6 +105,19 @@ fn replace_outdated(draft: &mut Draft<'_>, pool: &Pool, report: &mut WarmReport)
         draft.return_to_pool(&outdated);
         report.replaced += 1;
     }
+}
+
+/// The slot whose command has been ready for the longest time, if that is too long.
+fn ready_too_long(draft: &Draft<'_>, pool: &Pool) -> Option<SlotName> {
+    let since = draft.now.saturating_sub(pool.replace_ready_after()?).unwrap_or(Timestamp::MIN);
+    draft.idle_since(&pool.name, since, 1).into_iter().next()
+}
+
+/// Whether the slot has had no bot for longer than the pool allows a spare slot to idle.
+fn is_unused(draft: &Draft<'_>, pool: &Pool, name: &SlotName) -> bool {
+    let (Some(slot), Some(timeout)) = (draft.slot(name), pool.idle_timeout_ms) else { return false };
+    let since = draft.now.saturating_sub(Duration::from_millis(timeout.unsigned_abs())).unwrap_or(Timestamp::MIN);
+    slot.last_used_at.unwrap_or(slot.created_at) <= since
 }
 
 /// Records the attributes of the pool's slots, because a replica with another configuration may have made some of them.
@@ -128,7 +150,7 @@ fn leaving(draft: &Draft<'_>, name: &str) -> Vec<SlotName> {
         // Expired slots can no longer be given out.
         let mut expired: Vec<&Slot> = draft.idle_of(name).filter(|slot| !is_good(slot)).collect();
         expired.sort_by_key(|slot| (slot.expires_at, slot.number));
-        leaving.extend(expired.into_iter().take(MOST_LET_GO).map(|slot| slot.name.clone()));
+        leaving.extend(expired.into_iter().take(MOST_REMOVED_AT_ONCE).map(|slot| slot.name.clone()));
     }
     if leaving.is_empty() && !pool.provisioned_per_bot() && draft.unsettled(name).all == 0 {
         leaving.extend(of_other_attributes(draft, pool, &new));

@@ -2,10 +2,11 @@
 //!
 //! - [`reserve`]: a user requests a bot
 //! - [`end`]: a bot ends
-//! - [`agent_waits`], [`started`], [`agent_silent`], [`no_capacity`]: the start of a bot in a slot
+//! - [`agent_waits`], [`agent_not_ready`], [`started`], [`agent_silent`], [`no_capacity`]: the start of a bot in a slot
 //! - [`cleared`], [`broken`], [`recovery`], [`stopped`], [`gone`]: clearing, recovery and removal of slots
 //! - [`keep_warm`]: slots that are kept ready
 
+mod agent_not_ready;
 mod agent_silent;
 mod agent_waits;
 mod broken;
@@ -28,6 +29,7 @@ pub fn slot_event(draft: &mut Draft<'_>, name: &SlotName, event: &SlotEvent) -> 
     match event {
         SlotEvent::Cleared { bot } => cleared::apply(draft, name, *bot),
         SlotEvent::AgentWaits { claim, agent } => agent_waits::apply(draft, name, claim, agent),
+        SlotEvent::NotReady { claim, agent, left } => agent_not_ready::apply(draft, name, claim, agent, *left),
         SlotEvent::Started { bot, provider_ref, recipe, holder } => {
             started::apply(draft, name, *bot, (provider_ref, recipe.as_ref()), *holder)
         }
@@ -36,7 +38,7 @@ pub fn slot_event(draft: &mut Draft<'_>, name: &SlotName, event: &SlotEvent) -> 
         SlotEvent::Silent { bot, generation } => agent_silent::apply(draft, name, *bot, *generation),
         SlotEvent::Broken { bot, message } => broken::apply(draft, name, *bot, message),
         SlotEvent::Failed { since, message } => broken::failed(draft, name, *since, message),
-        SlotEvent::Stray { since } => broken::stray(draft, name, *since),
+        SlotEvent::UnknownProcess { since } => broken::unknown_process(draft, name, *since),
         SlotEvent::Recovering { since, message } => recovery::begins(draft, name, *since, message),
         SlotEvent::Recovered { since } => recovery::succeeds(draft, name, *since),
         SlotEvent::Lost { since, counts } => recovery::lost(draft, name, *since, *counts),

@@ -1,4 +1,4 @@
-//! A user requests a bot. Checks the API key, the idempotency key, whether a slot could ever fit, and the user's limit.
+//! A user requests a bot, or an operator for the user. Checks the API key, the idempotency key, whether a slot could ever fit, and the user's limit.
 //! An admitted bot waits in the queue, which is served before the plan ends.
 
 use crate::planner::Outcome;
@@ -30,9 +30,11 @@ pub fn apply(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) -> Out
 /// `Some` if an earlier request with the same idempotency key made the bot.
 fn admit(draft: &Draft<'_>, request: &ReserveRequest) -> Result<Option<BotId>, Refusal> {
     let user = draft.base.user(request.user).ok_or(Refusal::KeyExpired)?;
-    let key = user.api_keys.iter().find(|(id, _)| *id == request.key);
-    if !key.is_some_and(|(_, end)| end.is_none_or(|end| end > draft.now)) {
-        return Err(Refusal::KeyExpired);
+    if let Some(sent) = request.key {
+        let key = user.api_keys.iter().find(|(id, _)| *id == sent);
+        if !key.is_some_and(|(_, end)| end.is_none_or(|end| end > draft.now)) {
+            return Err(Refusal::KeyExpired);
+        }
     }
     if let Some(bot) = find_earlier_bot(draft, request)? {
         return Ok(Some(bot));
@@ -82,7 +84,7 @@ fn join_queue(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) {
         queued: Some(Queued { pool, queued_at: draft.now, timeout_at, not_before: None }),
     };
     draft.set_bot(request.id, Some(bot));
-    draft.changes.new_bots.push(NewBot { job, id: request.id, is_awaited: false });
+    draft.changes.new_bots.push(NewBot { job, id: request.id, actor: request.actor(), is_awaited: false });
     if let Some((key, body_hash)) = request.idempotency.clone() {
         draft.changes.new_keys.push(NewKey { user: request.user, key, body_hash, bot: request.id });
     }

@@ -160,10 +160,12 @@ impl Draft<'_> {
             self.record(bot, user, Kind::Assigned, Some(name.to_string()), Actor::Greenroom);
             self.changes.grants.push(grant);
         } else {
-            self.record_created(bot, user, Some(name));
+            let mut actor = Actor::User;
             if let Some(new) = self.changes.new_bots.iter_mut().rev().find(|new| new.id == bot) {
                 new.is_awaited = is_awaited;
+                actor = new.actor;
             }
+            self.record_created(bot, user, Some(name), actor);
         }
     }
 }

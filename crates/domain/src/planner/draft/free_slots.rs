@@ -103,7 +103,7 @@ impl<'a> Draft<'a> {
             if has(Bug::SizeIgnored) {
                 size = Default::default();
             }
-            let position = pool.config_position;
+            let position = pool.fill_order;
             if let Some((mut turn, name)) = self.first_of(at) {
                 if has(Bug::LeastRecentReversed) {
                     turn = self.last_of(at).unwrap_or(turn);

@@ -127,7 +127,7 @@ impl Draft<'_> {
 
     /// Records that a bot was created, with its slot if it got one at once. The call comes late in the plan, after the
     /// events that freed the slot.
-    pub fn record_created(&mut self, bot_id: BotId, user_id: UserId, slot: Option<&SlotName>) {
+    pub fn record_created(&mut self, bot_id: BotId, user_id: UserId, slot: Option<&SlotName>, actor: Actor) {
         if has(Bug::EventForgotten) {
             return;
         }
@@ -138,7 +138,7 @@ impl Draft<'_> {
             from: None,
             to: Some(if slot.is_some() { ShownStatus::Deploying } else { ShownStatus::Queued }),
             reason: slot.map(ToString::to_string),
-            actor: Actor::User,
+            actor,
         });
     }
 

@@ -101,6 +101,17 @@ impl<'a> Draft<'a> {
         self.touched.insert(platform);
     }
 
+    /// Empties a slot whose agent runs and does not wait yet. The slot gets no bot before that.
+    pub fn await_agent(&mut self, name: &SlotName) {
+        self.changes.deployments.retain(|deployment| deployment.slot != *name);
+        self.put_slot(name, SlotStatus::Creating);
+        self.change_slot(name, |slot| {
+            slot.bot_id = None;
+            slot.awaits_clearing = false;
+            slot.error_message = None;
+        });
+    }
+
     pub fn delete_slot(&mut self, name: &SlotName) {
         let Some(slot) = self.slot(name) else { return };
         let (pool, number) = (slot.pool.clone(), slot.number);

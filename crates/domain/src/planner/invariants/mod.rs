@@ -45,7 +45,7 @@ impl fmt::Display for Violation {
                 write!(f, "bot {bot} is in slots {one} and {other}")
             }
             Violation::SlotOfTwoBots { slot, bots: [one, other] } => {
-                write!(f, "slot {slot} is of bots {one} and {other}")
+                write!(f, "slot {slot} belongs to bots {one} and {other}")
             }
             Violation::WrongPlatform { bot, slot } => write!(f, "bot {bot} is in slot {slot} of another platform"),
             Violation::TwoAtAMeeting { user, bots: [one, other] } => {

@@ -38,17 +38,21 @@ fn reserve(world: &World, random: &mut Random) -> Job {
         let body = if random.percent(80) { "same" } else { "other" };
         (format!("key-{}", random.below(4)), body.to_owned())
     });
-    Job::Reserve(Box::new(ReserveRequest {
+    let mut request = ReserveRequest {
         id: BotId(random.uuid()),
         user: user_id(user),
-        key: key_id(key),
+        key: Some(key_id(key)),
         platform,
         native_meeting_id: format!("meeting-{}", random.below(12)),
         priority: [100, 100, 100, 10, 200][usize::try_from(random.below(5)).unwrap_or(0)],
         queue_timeout_ms: 60_000,
         requirements: requirements(random),
         idempotency,
-    }))
+    };
+    if random.percent(10) {
+        request.key = None;
+    }
+    Job::Reserve(Box::new(request))
 }
 
 /// An open bot; sometimes a bot that has ended or never existed.
@@ -127,6 +131,11 @@ fn agent_waits(slot: &Slot, random: &mut Random) -> SlotEvent {
     SlotEvent::AgentWaits { claim: SlotClaim::current(slot), agent: format!("agent-{}", random.below(3)) }
 }
 
+fn not_ready(slot: &Slot, random: &mut Random) -> SlotEvent {
+    let (claim, agent) = (SlotClaim::current(slot), slot.agent.clone().unwrap_or_default());
+    SlotEvent::NotReady { claim, agent, left: random.percent(50) }
+}
+
 /// A possible next event of this slot.
 fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
     let since = slot.status_since;
@@ -136,7 +145,8 @@ fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
     let hot = world.reference.pool(&slot.pool).is_some_and(|pool| pool.hot);
     let open = slot.bot_id.filter(|bot| world.reference.is_open(*bot));
     match (slot.status, slot.bot_id) {
-        (SlotStatus::Creating, None) => match random.below(10) {
+        (SlotStatus::Creating, None) => match random.below(11) {
+            10 => not_ready(slot, random),
             0..6 if hot && may_wait => agent_waits(slot, random),
             0..7 => started(world, slot),
             7 => SlotEvent::Broken { bot: None, message },
@@ -147,9 +157,10 @@ fn fitting(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
             },
             _ => SlotEvent::NotBegun { bot: None, holder: holder(world, slot) },
         },
-        (SlotStatus::Idle, _) => match random.below(8) {
+        (SlotStatus::Idle, _) => match random.below(10) {
+            8 | 9 => not_ready(slot, random),
             0 => SlotEvent::Lost { since, counts: random.percent(50) },
-            1 => SlotEvent::Stray { since },
+            1 => SlotEvent::UnknownProcess { since },
             2 => SlotEvent::Failed { since, message },
             3 => SlotEvent::Drain,
             4 => started(world, slot),
@@ -196,7 +207,12 @@ fn any(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
     let bot = slot.bot_id.unwrap_or(stranger);
     let holder = if random.percent(50) { holder(world, slot) } else { random.uuid() };
     let claim = SlotClaim::current(slot);
-    match random.below(15) {
+    match random.below(17) {
+        15 => not_ready(slot, random),
+        16 => {
+            let claim = SlotClaim { generation: Some(slot.generation - 1), ..claim };
+            SlotEvent::NotReady { claim, agent: slot.agent.clone().unwrap_or_default(), left: false }
+        }
         13 => SlotEvent::Stopped,
         0 => SlotEvent::Cleared { bot: stranger },
         1 if slot.bot_id.is_some() => {
@@ -214,7 +230,7 @@ fn any(world: &World, slot: &Slot, random: &mut Random) -> SlotEvent {
         6 => SlotEvent::Silent { bot, generation: slot.generation - random.int(2) },
         7 => SlotEvent::Broken { bot: random.percent(50).then_some(stranger), message },
         8 => SlotEvent::Failed { since, message },
-        9 => SlotEvent::Stray { since },
+        9 => SlotEvent::UnknownProcess { since },
         10 => SlotEvent::Recovering { since, message },
         11 => SlotEvent::Recovered { since },
         12 => SlotEvent::Lost { since, counts: true },

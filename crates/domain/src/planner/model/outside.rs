@@ -109,7 +109,11 @@ fn resize(world: &mut World, random: &mut Random) -> String {
 /// Changes the configuration: attributes, expiry, or whether it has the pool.
 fn configure(world: &mut World, random: &mut Random) -> String {
     let Some(mut pool) = random.pick(&world.reference.pools).cloned() else { return String::new() };
-    match random.below(5) {
+    match random.below(6) {
+        5 => {
+            pool.ready_timeout_ms = random.percent(70).then_some(1_000);
+            pool.max_warm_age_ms = random.percent(70).then_some(4_000 + 4 * random.int(2_000));
+        }
         3 => pool.idle_timeout_ms = random.percent(70).then_some(random.int(2_000)),
         4 => pool.recipe = random.pick(&["a", "b"]).map(|recipe| (*recipe).to_owned()),
         0 => pool.expire_after_ms = random.percent(70).then_some(10_000 + random.int(20_000)),
@@ -120,7 +124,7 @@ fn configure(world: &mut World, random: &mut Random) -> String {
         }
         _ => {
             let number = pool.name.rsplit('-').next().and_then(|number| number.parse::<i64>().ok());
-            pool.config_position = if pool.config_position.is_some() { None } else { number };
+            pool.fill_order = if pool.fill_order.is_some() { None } else { number };
         }
     }
     let description = format!("configured: {pool:?}");

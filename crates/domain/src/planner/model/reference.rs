@@ -38,6 +38,8 @@ pub struct ExpectedPlan {
     pub answers: Vec<JobAnswer>,
     /// The job, the bot, and whether an agent waits for it.
     pub new_bots: Vec<(usize, BotId, bool)>,
+    /// The new bots that operators requested.
+    pub requested_by_operators: Vec<BotId>,
     pub new_keys: Vec<NewKey>,
     pub grants: Vec<(BotId, SlotName, bool)>,
     pub ends: Vec<BotEnd>,
@@ -154,7 +156,7 @@ impl Reference {
         let queue = self.queue(bot.platform);
         let position = queue.iter().position(|other| *other == id).map_or(0, |at| at as i64 + 1);
         let mut pools: Vec<&Pool> = self.pools.iter().filter(|pool| pool.platform == bot.platform).collect();
-        pools.sort_by_key(|pool| (pool.config_position.is_none(), pool.config_position, pool.name.clone()));
+        pools.sort_by_key(|pool| (pool.fill_order.is_none(), pool.fill_order, pool.name.clone()));
         pools.retain(|pool| could_fit(pool, bot));
         let pools = pools.iter().map(|pool| (pool.mean_hold_ms, pool.slots));
         let estimated_wait_ms = slot::estimated_wait_ms(position, pools);

@@ -20,9 +20,9 @@ impl Batch<'_> {
         let user = self.all.users.iter().find(|(id, _)| *id == request.user).map(|(_, user)| user.clone());
         let user = user.ok_or(Refusal::KeyExpired)?;
         let is_good = |(id, end): &(crate::KeyId, Option<jiff::Timestamp>)| {
-            *id == request.key && end.is_none_or(|end| end > self.now)
+            Some(*id) == request.key && end.is_none_or(|end| end > self.now)
         };
-        if !user.api_keys.iter().any(is_good) {
+        if request.key.is_some() && !user.api_keys.iter().any(is_good) {
             return Err(Refusal::KeyExpired);
         }
         if let Some((key, hash)) = &request.idempotency {
@@ -53,9 +53,9 @@ impl Batch<'_> {
             returns: 0,
             queued: None,
         };
-        let served = |pool: &&Pool| pool.platform == request.platform && pool.config_position.is_some();
+        let served = |pool: &&Pool| pool.platform == request.platform && pool.fill_order.is_some();
         let mut pools: Vec<Pool> = self.all.pools.iter().filter(served).cloned().collect();
-        pools.sort_by_key(|pool| pool.config_position);
+        pools.sort_by_key(|pool| pool.fill_order);
         if pools.is_empty() {
             return Err(Refusal::NoPool(request.platform));
         }
@@ -86,6 +86,9 @@ impl Batch<'_> {
         self.all.came += 1;
         self.all.bots.push(bot);
         self.expected_plan.new_bots.push((job, request.id, false));
+        if request.key.is_none() {
+            self.expected_plan.requested_by_operators.push(request.id);
+        }
         if let Some((key, body_hash)) = request.idempotency.clone() {
             let key = NewKey { user: request.user, key, body_hash, bot: request.id };
             self.all.keys.push(key.clone());
@@ -98,6 +101,7 @@ impl Batch<'_> {
     /// Records that a bot was created, with its slot if it got one at once.
     pub fn tells_created(&mut self, id: BotId, reason: Option<String>) {
         let Some(user_id) = self.all.bot(id).map(|bot| bot.user) else { return };
+        let by_operator = self.expected_plan.requested_by_operators.contains(&id);
         self.expected_plan.events.push(NewEvent {
             bot_id: id,
             user_id,
@@ -105,7 +109,7 @@ impl Batch<'_> {
             from: None,
             to: Some(if reason.is_some() { ShownStatus::Deploying } else { ShownStatus::Queued }),
             reason,
-            actor: Actor::User,
+            actor: if by_operator { Actor::Operator } else { Actor::User },
         });
     }
 
@@ -126,9 +130,9 @@ impl Batch<'_> {
     pub fn end(&mut self, end: &EndBot) -> Result<Status, EndRefusal> {
         let open = self.all.bot(end.bot).cloned();
         let ended = self.all.ended.iter().find(|(id, _)| *id == end.bot).map(|(_, ended)| ended.clone());
-        let (standing, connection) = match (&open, &ended) {
-            (Some(bot), _) => (bot.standing(), bot.connection),
-            (None, Some(ended)) => (ended.standing(), ended.connection),
+        let (state, connection) = match (&open, &ended) {
+            (Some(bot), _) => (bot.lifecycle_state(), bot.connection),
+            (None, Some(ended)) => (ended.lifecycle_state(), ended.connection),
             (None, None) => return Err(EndRefusal::NoSuchBot),
         };
         let mut gate = None;
@@ -143,13 +147,13 @@ impl Batch<'_> {
             EndCause::GivenUp { overdue, error } => {
                 match overdue {
                     Overdue::QueueTimeout if open.as_ref().is_none_or(|bot| bot.queued.is_none()) => {
-                        return Ok(standing.status);
+                        return Ok(state.status);
                     }
                     Overdue::DeployTimeout => {
                         let slot = open.as_ref().and_then(|bot| bot.slot.clone());
                         let found = slot.and_then(|slot| Some((self.all.deployment(&slot)?.clone(), slot)));
                         let waits = found.filter(|(of, _)| of.bot == Some(end.bot) && of.state != GateState::Active);
-                        let Some((of, slot)) = waits else { return Ok(standing.status) };
+                        let Some((of, slot)) = waits else { return Ok(state.status) };
                         gate = Some((slot, of.state));
                     }
                     _ => {}
@@ -157,13 +161,13 @@ impl Batch<'_> {
                 (Trigger::Passed(*overdue), error.clone(), None)
             }
         };
-        let (to, reason) = match decide(&standing, &trigger) {
+        let (to, reason) = match decide(&state, &trigger) {
             Verdict::Move { to, reason } => (to, reason),
-            Verdict::Hold => return Ok(standing.status),
-            Verdict::Refuse => return Err(EndRefusal::InvalidTransition(standing.status)),
+            Verdict::Hold => return Ok(state.status),
+            Verdict::Refuse => return Err(EndRefusal::InvalidTransition(state.status)),
             Verdict::Ended => {
                 let reason = ended.and_then(|ended| ended.reason);
-                return Err(EndRefusal::Ended { status: standing.status, reason });
+                return Err(EndRefusal::Ended { status: state.status, reason });
             }
         };
         let Some(bot) = open else { return Err(EndRefusal::NoSuchBot) };
@@ -212,7 +216,7 @@ impl Batch<'_> {
             set(self, |slot| slot.recovery_attempts = 0);
         }
         if let EndCause::GivenUp { overdue: Overdue::DeployFailed, error } = &end.cause {
-            self.breaks(&name, error.as_deref().unwrap_or("it could not be deployed"));
+            self.breaks(&name, error.as_deref().unwrap_or("the slot could not be started"));
         } else if not_begun && slot.status != SlotStatus::Draining {
             self.comes_free(&name, false);
         } else if said_so
@@ -221,7 +225,15 @@ impl Batch<'_> {
             && (pool.recycle_after == 0 || slot.bots_since_fresh < pool.recycle_after)
         {
             self.note_hold(&name);
-            self.comes_free(&name, true);
+            if pool.ready_timeout_ms.is_some() {
+                // The command of the next bot is not ready yet.
+                self.expected_plan.asked.retain(|asked| asked.slot != name);
+                self.put(&name, SlotStatus::Creating);
+                set(self, |slot| slot.bot_id = None);
+                set(self, |slot| slot.error_message = None);
+            } else {
+                self.comes_free(&name, true);
+            }
             set(self, |slot| slot.token_number += 1);
         } else {
             set(self, |slot| slot.awaits_clearing = slot.status == SlotStatus::Busy);

@@ -24,7 +24,7 @@ fn size(pool: &Pool, slot: &Attributes, required: Option<&Requirements>) -> Opti
 impl Batch<'_> {
     /// Gives each waiting bot, in order, the best slot for it.
     pub fn serve(&mut self, platform: Platform) {
-        if !self.all.pools.iter().any(|pool| pool.platform == platform && pool.config_position.is_some()) {
+        if !self.all.pools.iter().any(|pool| pool.platform == platform && pool.fill_order.is_some()) {
             return;
         }
         let mut runners = self.runners.clone();
@@ -77,7 +77,7 @@ impl Batch<'_> {
         let mut fitting = Vec::new();
         for slot in self.all.slots.iter().filter(|slot| self.is_free(slot)) {
             let Some(pool) = self.all.pool(&slot.pool) else { continue };
-            let Some(config_position) = pool.config_position.filter(|_| pool.platform == bot.platform) else {
+            let Some(fill_order) = pool.fill_order.filter(|_| pool.platform == bot.platform) else {
                 continue;
             };
             let provisioned = pool.provisioned_per_bot();
@@ -85,7 +85,7 @@ impl Batch<'_> {
             let to_start = !(pool.hot && slot.status == SlotStatus::Idle && !slot.stopped);
             if may_provision || !provisioned {
                 fitting.push((
-                    (provisioned, size, config_position, to_start, slot.last_used_at, slot.number),
+                    (provisioned, size, fill_order, to_start, slot.last_used_at, slot.number),
                     slot.name.clone(),
                 ));
             }
@@ -100,10 +100,10 @@ impl Batch<'_> {
             let provisioned = pool.provisioned_per_bot();
             let size = size(pool, &attributes_of_new(pool), bot.requirements.as_ref());
             let has_room = pool.slots < pool.max_slots;
-            if let (Some(config_position), Some(size), true, true) =
-                (pool.config_position, size, has_room, may_provision || !provisioned)
+            if let (Some(fill_order), Some(size), true, true) =
+                (pool.fill_order, size, has_room, may_provision || !provisioned)
             {
-                fitting.push(((provisioned, size, config_position), pool.name.clone()));
+                fitting.push(((provisioned, size, fill_order), pool.name.clone()));
             }
         }
         let (_, pool) = fitting.into_iter().min()?;
@@ -190,7 +190,7 @@ impl Batch<'_> {
         for name in self.loose.clone() {
             let Some(slot) = self.all.slot(&name).cloned() else { continue };
             let Some(pool) = self.all.pool(&slot.pool).cloned() else { continue };
-            let served = |other: &Pool| other.platform == pool.platform && other.config_position.is_some();
+            let served = |other: &Pool| other.platform == pool.platform && other.fill_order.is_some();
             if self.all.pools.iter().any(served) {
                 self.make_ready(&slot, &pool);
             }
@@ -213,7 +213,7 @@ impl Batch<'_> {
     }
 
     pub fn keep_warm(&mut self, name: &str) {
-        let Some(pool) = self.all.pool(name).filter(|pool| pool.config_position.is_some()).cloned() else { return };
+        let Some(pool) = self.all.pool(name).filter(|pool| pool.fill_order.is_some()).cloned() else { return };
         let provisioned = pool.provisioned_per_bot();
         let of_pool =
             |batch: &Self| -> Vec<Slot> { batch.all.slots.iter().filter(|slot| slot.pool == name).cloned().collect() };
@@ -323,13 +323,32 @@ impl Batch<'_> {
         let is_unsettled = |slot: &Slot| {
             slot.status == SlotStatus::Error || (slot.status == SlotStatus::Creating && slot.bot_id.is_none())
         };
-        if pool.recipe.is_none() || self.all.slots.iter().filter(of_pool).any(is_unsettled) {
+        if self.all.slots.iter().filter(of_pool).any(is_unsettled) {
             return;
         }
         let waiting = self.waiting(pool);
-        let old = waiting.iter().filter(|slot| slot.recipe != pool.recipe);
-        let Some(old) = old.min_by_key(|slot| (slot.last_used_at, slot.number)).cloned() else { return };
+        let outdated = waiting.iter().filter(|slot| pool.recipe.is_some() && slot.recipe != pool.recipe);
+        let outdated = outdated.min_by_key(|slot| (slot.last_used_at, slot.number));
+        // A ready command is replaced at three quarters of the age that it may reach.
+        let aged = waiting.iter().filter(|slot| match (pool.ready_timeout_ms, pool.max_warm_age_ms) {
+            (Some(_), Some(age)) if pool.hot => slot.status_since <= self.after_ms(-age / 4 * 3),
+            _ => false,
+        });
+        let aged = aged.min_by_key(|slot| (slot.status_since, slot.number));
+        let is_outdated = outdated.is_some();
+        let Some(old) = outdated.or(aged).cloned() else { return };
         let ready = waiting.len() as i64;
+        let unused_since = old.last_used_at.unwrap_or(old.created_at);
+        let is_unused = pool.idle_timeout_ms.is_some_and(|timeout| unused_since <= self.after_ms(-timeout));
+        if !is_outdated && ready > pool.min_idle && is_unused {
+            self.put(&old.name, SlotStatus::Draining);
+            if let Some(slot) = self.slot_mut(&old.name) {
+                slot.stopped = true;
+            }
+            self.ends_tokens(&old.name);
+            self.warm.stopped += 1;
+            return;
+        }
         if ready <= pool.min_idle && self.one_more(&pool.name) {
             return;
         }

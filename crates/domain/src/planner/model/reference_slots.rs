@@ -37,6 +37,19 @@ impl Batch<'_> {
                 }
                 self.wake(name);
             }
+            SlotEvent::NotReady { claim, agent, left } => {
+                let is_waiting = status == Idle && !slot.stopped;
+                let came_back = status == Creating && slot.error_message.as_deref() == Some(slot::AGENT_LEFT) && !left;
+                if slot.agent.as_ref() != Some(agent) || !claim.is_current(&slot) || !(is_waiting || came_back) {
+                    return false;
+                }
+                if is_waiting {
+                    self.put(name, Creating);
+                }
+                if let Some(slot) = self.slot_mut(name) {
+                    slot.error_message = if *left { Some(slot::AGENT_LEFT.to_owned()) } else { None };
+                }
+            }
             SlotEvent::Started { bot, provider_ref, recipe, holder } => {
                 self.release(name, *bot, *holder);
                 if bot_id == *bot && status != Error {
@@ -104,11 +117,11 @@ impl Batch<'_> {
                 }
                 self.breaks(name, message);
             }
-            SlotEvent::Stray { since: then } => {
+            SlotEvent::UnknownProcess { since: then } => {
                 if status != Idle || since != *then {
                     return false;
                 }
-                self.breaks(name, "something runs in it that was not started for anyone");
+                self.breaks(name, "a process runs in the idle slot that Greenroom did not start");
             }
             SlotEvent::Recovering { since: then, message } => {
                 let stuck = bot_id.is_none() && (status == Creating || status == Busy);

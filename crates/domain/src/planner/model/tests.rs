@@ -74,8 +74,7 @@ fn histories_reach_every_kind_of_job_with_and_without_effect() {
     for (kind, count) in &seen {
         println!("{count:>6} {kind}");
     }
-    let events =
-        "Cleared AgentWaits NoCapacity Silent Broken Failed Recovering Recovered Lost Stray Stopped Drain Gone";
+    let events = "Cleared AgentWaits NoCapacity Silent Broken Failed Recovering Recovered Lost UnknownProcess Stopped Drain Gone";
     for event in events.split(' ') {
         for fits in [true, false] {
             assert!(seen.contains_key(&format!("{event} {fits}")), "{event} {fits}");

@@ -163,12 +163,14 @@ fn pool(random: &mut Random, number: i64) -> Pool {
         recycle_after: random.int(3),
         max_slots: 1 + random.int(4),
         min_idle: if random.percent(40) { random.int(3) } else { 0 },
-        config_position: (!random.percent(8)).then_some(number),
+        fill_order: (!random.percent(8)).then_some(number),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets,
         expire_after_ms: random.percent(35).then_some(20_000),
         idle_timeout_ms: random.percent(60).then(|| random.int(2) * 1_000),
+        ready_timeout_ms: random.percent(50).then_some(1_000),
+        max_warm_age_ms: random.percent(50).then(|| random.int(3) * 4_000),
         recipe: random.percent(70).then(|| "a".to_owned()),
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_slot_of_another_platform_is_not_given() {
+fn a_slot_of_another_platform_is_not_assigned() {
     let mut planner = Planner::new(&[
         Pool { platform: Platform::Zoom, ..pool("zoom", 0, 5) },
         Pool { max_slots: 0, ..pool("meet", 1, 5) },
@@ -14,7 +14,7 @@ fn a_slot_of_another_platform_is_not_given() {
 }
 
 #[test]
-fn the_smallest_slot_that_meets_the_requirements_is_given() {
+fn the_smallest_slot_that_meets_the_requirements_is_assigned() {
     let of = |name, position, cpu| Pool { attribute_sets: vec![cpus(cpu)], ..pool(name, position, 3) };
     let mut planner = Planner::new(&[of("eight", 0, 8), of("four", 1, 4), of("two", 2, 2)]);
     for name in ["eight", "four", "two"] {
@@ -30,7 +30,7 @@ fn the_smallest_slot_that_meets_the_requirements_is_given() {
 }
 
 #[test]
-fn of_slots_that_are_alike_the_least_recently_used_is_given() {
+fn of_equal_slots_the_least_recently_used_is_assigned() {
     let mut planner = Planner::new(&[pool("cold", 0, 5)]);
     let now = planner.now;
     for (number, ago) in [(1, Some(10)), (2, Some(30)), (3, None), (4, Some(20))] {
@@ -42,7 +42,7 @@ fn of_slots_that_are_alike_the_least_recently_used_is_given() {
 }
 
 #[test]
-fn where_an_agent_waits_goes_before_where_one_has_to_be_started() {
+fn a_slot_with_a_waiting_agent_is_used_before_one_that_must_be_started() {
     let mut planner = Planner::new(&[Pool { recycle_after: 1, ..hot_pool("hot", 0, 2) }]);
     let used = planner.add_idle("hot", 1, |_| {});
     planner.run(&[reserve(request(1, 1))]);
@@ -65,7 +65,7 @@ fn pools_are_used_in_the_order_of_the_configuration() {
 }
 
 #[test]
-fn a_slot_whose_time_is_over_is_not_given() {
+fn an_expired_slot_is_not_assigned() {
     let mut planner = Planner::new(&[Pool { expire_after_ms: Some(1000), ..pool("cold", 0, 1) }]);
     let now = planner.now;
     planner.add_idle("cold", 1, |slot| slot.expires_at = Some(now));
@@ -74,7 +74,7 @@ fn a_slot_whose_time_is_over_is_not_given() {
 }
 
 #[test]
-fn where_slots_no_longer_expire_one_that_would_have_is_given() {
+fn a_slot_is_assigned_after_its_pool_stopped_expiring_slots() {
     let mut planner = Planner::new(&[pool("cold", 0, 1)]);
     let now = planner.now;
     let idle = planner.add_idle("cold", 1, |slot| slot.expires_at = Some(now));
@@ -97,7 +97,7 @@ fn a_pool_grows_up_to_its_most_slots_and_uses_the_first_free_number() {
 }
 
 #[test]
-fn what_is_there_goes_before_what_is_provisioned_per_bot() {
+fn existing_slots_are_used_before_those_provisioned_per_bot() {
     let mut planner = Planner::new(&[runner_pool("ec2", 0, 5), pool("cold", 1, 5)]);
     planner.add_idle("cold", 1, |_| {});
     planner.add_idle("ec2", 1, |_| {});

@@ -36,7 +36,7 @@ fn a_hot_slot_is_free_at_once_and_goes_to_the_next_in_the_same_plan() {
 }
 
 #[test]
-fn a_hot_slot_that_nobody_wants_is_idle() {
+fn a_hot_slot_without_a_waiting_bot_is_idle() {
     let (mut planner, name) = running(hot_pool("hot", 0, 1));
     planner.run(&[planner.exits(1, 1)]);
     let after = planner.slot(&name);
@@ -44,7 +44,7 @@ fn a_hot_slot_that_nobody_wants_is_idle() {
 }
 
 #[test]
-fn a_hot_slot_that_has_had_its_bots_is_cleared_and_started_afresh() {
+fn a_hot_slot_after_its_last_bot_is_cleared_and_started_again() {
     let (mut planner, name) = running(Pool { recycle_after: 1, ..hot_pool("hot", 0, 1) });
     let changes = planner.run(&[planner.exits(1, 0)]);
     assert!(changes.actions.contains(&Action::Clear(bot(1))));
@@ -117,7 +117,7 @@ fn a_slot_whose_bot_never_passed_the_gate_goes_to_the_next() {
 }
 
 #[test]
-fn a_deployment_that_is_tried_again_leaves_a_slot_to_be_cleared() {
+fn a_retried_deployment_leaves_a_slot_to_be_cleared() {
     let (mut planner, name) = running(pool("cold", 0, 1));
     planner.snapshot.facts.deployments.get_mut(&name).unwrap().state = GateState::Retry;
     let changes = planner.run(&[give_up(1, Overdue::DeployTimeout)]);
@@ -126,7 +126,7 @@ fn a_deployment_that_is_tried_again_leaves_a_slot_to_be_cleared() {
 }
 
 #[test]
-fn a_deployment_that_was_cancelled_before_in_the_plan_is_not_given_up() {
+fn a_deployment_that_was_cancelled_earlier_in_the_plan_does_not_fail() {
     let (mut planner, name) = running(pool("cold", 0, 1));
     let broken = SlotEvent::Broken { bot: Some(bot(1)), message: "no".to_owned() };
     let changes = planner.run(&[Job::Slot(name, broken), give_up(1, Overdue::DeployTimeout)]);
@@ -163,7 +163,7 @@ fn a_late_or_stale_or_repeated_end_changes_nothing() {
 }
 
 #[test]
-fn a_bot_that_runs_well_forgives_what_went_wrong_in_its_slot() {
+fn a_completed_bot_resets_the_recovery_attempts_of_its_slot() {
     for (exit_code, left) in [(0, 0), (1, 2)] {
         let (mut planner, name) = running(hot_pool("hot", 0, 1));
         planner.snapshot.note_status(bot(1), Status::Active);
@@ -175,7 +175,7 @@ fn a_bot_that_runs_well_forgives_what_went_wrong_in_its_slot() {
 }
 
 #[test]
-fn a_slot_that_is_to_go_is_not_given_to_the_next() {
+fn a_draining_slot_is_not_assigned_to_the_next_bot() {
     let (mut planner, name) = running(hot_pool("hot", 0, 1));
     planner.run(&[reserve(request(2, 1))]);
     planner.event(&name, SlotEvent::Drain);
@@ -185,4 +185,22 @@ fn a_slot_that_is_to_go_is_not_given_to_the_next() {
     let changes = planner.event(&name, SlotEvent::Gone);
     assert_eq!(changes.grants[0].bot, bot(2), "there is room for a new one");
     assert_eq!(planner.slot(&name).generation, 1);
+}
+
+#[test]
+fn a_prewarmed_slot_that_ran_its_bot_is_not_idle_before_its_agent_waits_again() {
+    let of = Pool { ready_timeout_ms: Some(1_000), ..hot_pool("hot", 0, 1) };
+    let mut planner = Planner::new(&[of]);
+    let name = planner.add_idle("hot", 1, |slot| slot.agent = Some("agent".to_owned()));
+    planner.run(&[reserve(request(1, 1))]);
+    let before = planner.slot(&name).clone();
+    planner.run(&[planner.exits(1, 0)]);
+    let after = planner.slot(&name).clone();
+    assert_eq!((after.status, after.bot_id), (SlotStatus::Creating, None));
+    assert_eq!((after.token_number, &after.agent), (before.token_number + 1, &before.agent));
+    planner.run(&[reserve(request(2, 1))]);
+    assert_eq!(planner.slot_of(2), None);
+    let claim = SlotClaim::current(planner.slot(&name));
+    planner.event(&name, SlotEvent::AgentWaits { claim, agent: "agent".to_owned() });
+    assert_eq!(planner.slot_of(2), Some(name));
 }

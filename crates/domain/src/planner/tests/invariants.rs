@@ -94,7 +94,7 @@ fn a_pool_that_counts_its_slots_wrong_is_found() {
 }
 
 #[test]
-fn a_bot_that_is_nowhere_is_found() {
+fn a_bot_without_a_slot_and_outside_the_queue_is_found() {
     let planner = planner();
     let changes = changed(&planner, 3, |bot| bot.queued = None);
     expect_found(planner, changes, "bot_lost");
@@ -116,7 +116,7 @@ fn complaints(mut planner: Planner, changes: Changes) -> Vec<String> {
 }
 
 #[test]
-fn a_batch_that_passes_a_limit_or_overgrows_a_pool_is_found() {
+fn a_batch_that_exceeds_a_limit_or_a_pool_size_is_found() {
     let mut planner = planner();
     planner.set_user(1, 2, 0);
     let changes = planner.plan(&[give_up(3, Overdue::QueueTimeout)]);

@@ -14,13 +14,13 @@ fn slots_are_made_until_as_many_are_ready_as_the_pool_wants() {
 }
 
 #[test]
-fn no_more_are_made_than_there_is_room_for() {
+fn no_more_slots_are_created_than_the_pool_may_have() {
     let mut planner = Planner::new(&[Pool { min_idle: 3, ..pool("cold", 0, 2) }]);
     assert_eq!(warm(&planner.run(&[Job::KeepWarm])), (2, 0));
 }
 
 #[test]
-fn what_is_broken_is_replaced_once_and_then_waited_for() {
+fn a_broken_slot_is_replaced_once_and_then_waited_for() {
     let mut planner = Planner::new(&[Pool { min_idle: 1, ..pool("cold", 0, 9) }]);
     planner.add_idle("cold", 1, |slot| slot.status = SlotStatus::Error);
     assert_eq!(warm(&planner.run(&[Job::KeepWarm])), (1, 0));
@@ -29,14 +29,14 @@ fn what_is_broken_is_replaced_once_and_then_waited_for() {
 }
 
 #[test]
-fn nothing_is_made_ahead_where_slots_are_provisioned_per_bot_or_the_pool_is_gone() {
-    let gone = Pool { min_idle: 1, config_position: None, ..pool("gone", 0, 2) };
+fn no_slot_is_created_in_advance_if_slots_are_provisioned_per_bot_or_the_pool_is_gone() {
+    let gone = Pool { min_idle: 1, fill_order: None, ..pool("gone", 0, 2) };
     let mut planner = Planner::new(&[Pool { min_idle: 1, ..runner_pool("ec2", 0, 2) }, gone]);
     assert!(planner.run(&[Job::KeepWarm]).is_empty());
 }
 
 #[test]
-fn a_pool_that_is_too_large_lets_go_of_idle_slots_the_least_recently_used_first() {
+fn a_pool_that_is_too_large_deletes_idle_slots_the_least_recently_used_first() {
     let mut planner = Planner::new(&[pool("cold", 0, 1)]);
     let now = planner.now;
     planner.add_idle("cold", 1, |slot| slot.last_used_at = Some(now));
@@ -47,7 +47,7 @@ fn a_pool_that_is_too_large_lets_go_of_idle_slots_the_least_recently_used_first(
 }
 
 #[test]
-fn a_slot_that_came_free_in_the_same_plan_can_be_let_go() {
+fn a_slot_that_was_freed_in_the_same_plan_can_be_deleted() {
     let mut planner = Planner::new(&[hot_pool("hot", 0, 1)]);
     planner.add_idle("hot", 1, |_| {});
     planner.run(&[reserve(request(1, 1))]);
@@ -58,7 +58,7 @@ fn a_slot_that_came_free_in_the_same_plan_can_be_let_go() {
 }
 
 #[test]
-fn slots_whose_time_is_over_are_let_go() {
+fn expired_slots_are_deleted() {
     let mut planner = Planner::new(&[Pool { expire_after_ms: Some(1000), ..pool("cold", 0, 3) }]);
     let now = planner.now;
     planner.add_idle("cold", 1, |slot| slot.expires_at = Some(now));
@@ -192,6 +192,67 @@ fn reaches_all(max_slots: i64, least_ready: usize) {
         steps += 1;
         assert!(steps < 9);
     }
+    assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default());
+}
+
+#[test]
+fn a_command_that_was_ready_for_long_is_replaced_one_slot_at_a_time_before_it_reaches_its_limit() {
+    for (max_slots, least_ready) in [(9, 2), (2, 1)] {
+        let mut planner = idle(2, max_slots, 2);
+        let of = planner.snapshot.pool("hot").unwrap().pool.clone();
+        let prewarmed = Pool {
+            idle_timeout_ms: None,
+            ready_timeout_ms: Some(1_000),
+            max_warm_age_ms: Some(40_000),
+            recipe: None,
+            ..of
+        };
+        planner.snapshot.set_pool("hot", Some(prewarmed));
+        planner.wait(29);
+        assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default());
+        planner.wait(2);
+        let start = planner.now;
+        let mut replaced = 0;
+        while planner.snapshot.slots().any(|slot| slot.status_since < start) {
+            let did = report(&planner.run(&[Job::KeepWarm]));
+            assert_eq!(did.made + did.replaced, 1, "one at a time");
+            assert!(ready(&planner) >= least_ready);
+            assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default(), "one is being made ready");
+            all_start(&mut planner);
+            replaced += did.replaced;
+        }
+        assert_eq!(replaced, 2);
+        assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default());
+    }
+}
+
+#[test]
+fn a_spare_slot_that_is_replaced_again_and_again_is_stopped_when_it_was_unused_for_long() {
+    let mut planner = idle(1, 9, 2);
+    let of = planner.snapshot.pool("hot").unwrap().pool.clone();
+    let prewarmed = Pool { ready_timeout_ms: Some(1_000), max_warm_age_ms: Some(40_000), recipe: None, ..of };
+    planner.snapshot.set_pool("hot", Some(prewarmed));
+    let mut stopped = 0;
+    for round in 0..40 {
+        planner.wait(15);
+        stopped += report(&planner.run(&[Job::KeepWarm])).stopped;
+        let draining = planner.snapshot.slots().filter(|slot| slot.status == SlotStatus::Draining);
+        for name in draining.map(|slot| slot.name.clone()).collect::<Vec<_>>() {
+            planner.event(&name, SlotEvent::Stopped);
+        }
+        all_start(&mut planner);
+        // A replacement grows the pool by one slot, which is stopped in its turn.
+        assert!((1..=2).contains(&ready(&planner)), "round {round}: {}", ready(&planner));
+    }
+    assert!(stopped > 0 && planner.snapshot.slots().len() <= 3);
+}
+
+#[test]
+fn a_pool_that_starts_no_command_ahead_replaces_none() {
+    let mut planner = idle(2, 9, 2);
+    let of = planner.snapshot.pool("hot").unwrap().pool.clone();
+    planner.snapshot.set_pool("hot", Some(Pool { idle_timeout_ms: None, max_warm_age_ms: Some(1_000), ..of }));
+    planner.wait(60);
     assert_eq!(report(&planner.run(&[Job::KeepWarm])), WarmReport::default());
 }
 

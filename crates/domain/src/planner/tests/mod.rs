@@ -25,6 +25,7 @@ use super::changes::{Action, GateState};
 use super::job::{EndBot, EndCause, EndRefusal, JobAnswer, Refusal, ReserveRequest, Reserved, SlotEvent, WarmReport};
 use super::snapshot::{Deployment, User};
 use super::{Changes, Ids, Job, QueueOrder, Settings, Snapshot, plan};
+use crate::event::Actor;
 use crate::lifecycle::Overdue;
 use crate::{
     Attributes, BotId, ConnectionId, KeyId, Platform, Pool, Requirements, Slot, SlotClaim, SlotName, SlotStatus,
@@ -62,12 +63,14 @@ fn pool(name: &str, position: i64, max_slots: i64) -> Pool {
         recycle_after: 1,
         max_slots,
         min_idle: 0,
-        config_position: Some(position),
+        fill_order: Some(position),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets: vec![Attributes::default()],
         expire_after_ms: None,
         idle_timeout_ms: None,
+        ready_timeout_ms: None,
+        max_warm_age_ms: None,
         recipe: None,
     }
 }
@@ -93,7 +96,7 @@ fn request(number: u64, of: u64) -> ReserveRequest {
     ReserveRequest {
         id: bot(number),
         user: user(of),
-        key: KeyId(user(of).0),
+        key: Some(KeyId(user(of).0)),
         platform: Platform::GoogleMeet,
         native_meeting_id: format!("meeting-{number}"),
         priority: 100,

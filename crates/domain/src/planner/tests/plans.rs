@@ -16,7 +16,7 @@ fn the_same_plan_is_made_twice() {
 }
 
 #[test]
-fn what_is_to_be_done_is_asked_for_once() {
+fn each_action_is_requested_once() {
     let mut planner = Planner::new(&[Pool { min_idle: 1, ..hot_pool("hot", 0, 5) }]);
     let idle = planner.add_idle("hot", 1, |_| {});
     let event = SlotEvent::AgentWaits { claim: SlotClaim::current(planner.slot(&idle)), agent: "new".to_owned() };
@@ -31,7 +31,7 @@ fn what_is_to_be_done_is_asked_for_once() {
 }
 
 #[test]
-fn a_plan_that_would_give_out_too_many_slots_is_gone_on_with() {
+fn a_plan_with_too_many_assignments_is_continued_later() {
     let many = MOST_AT_ONCE as u64 + 10;
     let mut planner = Planner::new(&[pool("cold", 0, 2000)]);
     let changes = planner.run(&(1..=many).map(|number| reserve(request(number, 1))).collect::<Vec<_>>());
@@ -60,7 +60,7 @@ fn a_plan_does_not_change_what_it_was_made_on() {
 }
 
 #[test]
-fn bots_that_have_the_same_arrival_do_not_take_each_others_place() {
+fn bots_with_the_same_arrival_keep_separate_queue_positions() {
     let mut planner = Planner::new(&[pool("cold", 0, 0)]);
     planner.run(&[reserve(request(1, 1)), reserve(request(2, 1))]);
     (1..=2).for_each(|number| planner.change_bot(number, |bot| bot.arrival = 0));

@@ -35,7 +35,7 @@ fn the_queue_is_served_by_priority_and_then_by_arrival() {
 }
 
 #[test]
-fn who_needs_what_is_not_there_holds_up_nobody() {
+fn a_bot_whose_requirements_are_not_available_does_not_delay_others() {
     let large = Pool { max_slots: 0, attribute_sets: vec![cpus(8)], ..pool("large", 1, 0) };
     let mut planner = full_pool();
     planner.snapshot.set_pool("large", Some(large));
@@ -77,7 +77,7 @@ fn the_estimate_is_the_position_divided_by_the_rate_of_free_slots() {
 }
 
 #[test]
-fn a_bot_for_which_there_is_no_room_goes_back_to_its_place_and_is_passed_over_for_a_while() {
+fn a_bot_without_capacity_returns_to_its_position_and_is_skipped_for_a_while() {
     let mut planner = Planner::new(&[runner_pool("ec2", 0, 1)]);
     planner.run(&[reserve(request(1, 1)), reserve(request(2, 1))]);
     let slot_name = slot("ec2", 1);
@@ -98,7 +98,7 @@ fn a_bot_for_which_there_is_no_room_goes_back_to_its_place_and_is_passed_over_fo
 }
 
 #[test]
-fn a_runner_that_comes_free_is_for_the_first_that_it_fits() {
+fn a_free_runner_goes_to_the_first_bot_that_it_fits() {
     let sets = vec![cpus(2), cpus(8)];
     let mut planner = Planner::new(&[Pool { attribute_sets: sets, ..runner_pool("ec2", 0, 2) }]);
     let with = |number, cpu| reserve(ReserveRequest { requirements: needs_cpus(cpu), ..request(number, 1) });

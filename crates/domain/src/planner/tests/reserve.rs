@@ -1,6 +1,7 @@
 //! Tests of the admission of bots.
 
 use super::*;
+use crate::ShownStatus;
 
 #[test]
 fn a_bot_gets_an_idle_slot_and_one_event_that_names_it() {
@@ -27,7 +28,7 @@ fn a_user_has_no_more_running_bots_than_its_limit() {
 }
 
 #[test]
-fn a_limit_of_none_admits_none() {
+fn a_limit_of_zero_admits_no_bot() {
     let mut planner = Planner::new(&[pool("cold", 0, 5)]);
     planner.set_user(1, 0, 0);
     let changes = planner.run(&[reserve(request(1, 1))]);
@@ -36,7 +37,7 @@ fn a_limit_of_none_admits_none() {
 }
 
 #[test]
-fn with_those_on_their_way_out_a_user_has_at_most_twice_its_limit() {
+fn with_leaving_bots_a_user_has_at_most_twice_its_limit() {
     let mut planner = Planner::new(&[pool("cold", 0, 9)]);
     planner.set_user(1, 2, 0);
     for first in [1, 3] {
@@ -60,7 +61,7 @@ fn an_end_makes_room_under_the_limit_for_the_next_job_of_the_same_plan() {
 }
 
 #[test]
-fn a_priority_below_the_least_of_the_user_is_refused() {
+fn a_priority_below_the_minimum_of_the_user_is_refused() {
     let mut planner = Planner::new(&[pool("cold", 0, 5)]);
     planner.set_user(1, 5, 50);
     let of = |number, priority| reserve(ReserveRequest { priority, ..request(number, 1) });
@@ -70,7 +71,7 @@ fn a_priority_below_the_least_of_the_user_is_refused() {
 }
 
 #[test]
-fn two_running_bots_of_a_user_are_not_at_one_meeting() {
+fn a_user_cannot_have_two_running_bots_in_one_meeting() {
     let mut planner = Planner::new(&[pool("cold", 0, 5)]);
     let at = |number, of| reserve(ReserveRequest { native_meeting_id: "same".to_owned(), ..request(number, of) });
     let changes = planner.run(&[at(1, 1), at(2, 1), at(3, 2)]);
@@ -101,7 +102,7 @@ fn the_same_request_under_one_idempotency_key_is_one_bot() {
 }
 
 #[test]
-fn a_request_whose_commit_was_not_heard_of_is_not_admitted_twice() {
+fn a_request_whose_commit_result_was_lost_is_not_admitted_twice() {
     let mut planner = Planner::new(&[pool("cold", 0, 5)]);
     planner.run(&[reserve(request(1, 1))]);
     let second = planner.run(&[reserve(request(1, 1))]);
@@ -112,9 +113,9 @@ fn a_request_whose_commit_was_not_heard_of_is_not_admitted_twice() {
 }
 
 #[test]
-fn what_no_pool_serves_or_no_slot_could_meet_is_refused() {
-    let gone = Pool { config_position: None, ..pool("gone", 0, 5) };
-    let teams = Pool { platform: Platform::Teams, config_position: None, ..pool("teams", 0, 5) };
+fn a_platform_without_a_pool_and_requirements_that_no_slot_can_meet_are_refused() {
+    let gone = Pool { fill_order: None, ..pool("gone", 0, 5) };
+    let teams = Pool { platform: Platform::Teams, fill_order: None, ..pool("teams", 0, 5) };
     let mut planner = Planner::new(&[pool("cold", 1, 5), gone, teams]);
     let on = |number, platform| reserve(ReserveRequest { platform, ..request(number, 1) });
     let large = reserve(ReserveRequest { requirements: needs_cpus(64), ..request(3, 1) });
@@ -125,11 +126,25 @@ fn what_no_pool_serves_or_no_slot_could_meet_is_refused() {
 }
 
 #[test]
-fn a_key_that_is_not_known_or_not_good_any_more_is_refused() {
+fn an_unknown_or_expired_key_is_refused() {
     let mut planner = Planner::new(&[pool("cold", 0, 5)]);
     let api_keys = vec![(KeyId(user(1).0), Some(planner.now))];
     planner.snapshot.set_user(user(1), Some(User { max_concurrent_bots: 1, min_priority: 0, api_keys }));
-    let other = reserve(ReserveRequest { key: KeyId(user(3).0), ..request(2, 2) });
+    let other = reserve(ReserveRequest { key: Some(KeyId(user(3).0)), ..request(2, 2) });
     let changes = planner.run(&[reserve(request(1, 1)), other, reserve(request(3, 9))]);
     (0..3).for_each(|job| assert_eq!(refusal(&changes, job), &Refusal::KeyExpired));
+}
+
+#[test]
+fn an_operator_needs_no_key_of_the_user_and_the_limits_of_the_user_hold() {
+    let mut planner = Planner::new(&[pool("cold", 1, 1)]);
+    let api_keys = vec![(KeyId(user(1).0), Some(planner.now))];
+    planner.snapshot.set_user(user(1), Some(User { max_concurrent_bots: 2, min_priority: 0, api_keys }));
+    let by_operator = |number, of| reserve(ReserveRequest { key: None, ..request(number, of) });
+    let changes = planner.run(&[by_operator(1, 1), by_operator(2, 1), by_operator(3, 1), by_operator(4, 9)]);
+    assert_eq!(refusal(&changes, 2), &Refusal::LimitReached { running: 2, limit: 2 });
+    assert_eq!(refusal(&changes, 3), &Refusal::KeyExpired, "there is no such user");
+    let created: Vec<_> = changes.events.iter().map(|event| (event.bot_id, event.to, event.actor)).collect();
+    let (placed, queued) = (Some(ShownStatus::Deploying), Some(ShownStatus::Queued));
+    assert_eq!(created, [(bot(1), placed, Actor::Operator), (bot(2), queued, Actor::Operator)]);
 }

@@ -57,6 +57,52 @@ fn the_same_agent_again_changes_nothing() {
     assert!(fits(&changes) && changes.is_empty());
 }
 
+fn not_ready(planner: &Planner, name: &SlotName, agent: &str) -> SlotEvent {
+    SlotEvent::NotReady { claim: SlotClaim::current(planner.slot(name)), agent: agent.to_owned(), left: false }
+}
+
+#[test]
+fn a_slot_whose_agent_lost_its_command_gets_no_bot_until_the_agent_waits_again() {
+    let (mut planner, name) = one(hot_pool("hot", 0, 1), |slot| slot.agent = Some("agent".to_owned()));
+    let before = planner.slot(&name).clone();
+    let event = not_ready(&planner, &name, "agent");
+    assert!(fits(&planner.event(&name, event)));
+    let lost = planner.slot(&name).clone();
+    assert_eq!((lost.status, lost.generation, &lost.agent), (SlotStatus::Creating, before.generation, &before.agent));
+    planner.run(&[reserve(request(1, 1))]);
+    assert_eq!(planner.slot_of(1), None);
+    let event = waits(&planner, &name, "agent");
+    assert!(fits(&planner.event(&name, event)));
+    assert_eq!(planner.slot_of(1), Some(name));
+}
+
+#[test]
+fn an_agent_that_reports_after_it_closed_its_connection_has_not_left() {
+    let (mut planner, name) = one(hot_pool("hot", 0, 1), |slot| slot.agent = Some("agent".to_owned()));
+    let claim = SlotClaim::current(planner.slot(&name));
+    let left = SlotEvent::NotReady { claim, agent: "agent".to_owned(), left: true };
+    assert!(fits(&planner.event(&name, left.clone())));
+    assert_eq!(planner.slot(&name).error_message.as_deref(), Some(crate::slot::AGENT_LEFT));
+    assert!(!fits(&planner.event(&name, left)));
+    let event = not_ready(&planner, &name, "agent");
+    assert!(fits(&planner.event(&name, event)));
+    assert_eq!((planner.slot(&name).status, &planner.slot(&name).error_message), (SlotStatus::Creating, &None));
+}
+
+#[test]
+fn only_the_agent_that_waits_can_say_that_nothing_is_ready() {
+    let (mut planner, name) = one(hot_pool("hot", 0, 1), |slot| slot.agent = Some("agent".to_owned()));
+    let event = not_ready(&planner, &name, "another");
+    assert!(!fits(&planner.event(&name, event)));
+    let mut late = SlotClaim::current(planner.slot(&name));
+    late.generation = Some(0);
+    assert!(!fits(&planner.event(&name, SlotEvent::NotReady { claim: late, agent: "agent".to_owned(), left: false })));
+    planner.run(&[reserve(request(1, 1))]);
+    let event = not_ready(&planner, &name, "agent");
+    assert!(!fits(&planner.event(&name, event)), "the slot has a bot");
+    assert_eq!(planner.slot_of(1), Some(name));
+}
+
 #[test]
 fn an_agent_is_refused_where_another_has_the_bot() {
     let (mut planner, name) = one(hot_pool("hot", 0, 1), |_| {});
@@ -94,7 +140,7 @@ fn a_slot_that_is_started_after_its_bot_has_ended_waits_to_be_cleared() {
 }
 
 #[test]
-fn a_stopped_slot_that_was_made_for_nobody_is_idle() {
+fn a_stopped_slot_that_was_created_without_a_bot_is_idle() {
     let mut planner = Planner::new(&[Pool { min_idle: 1, ..pool("cold", 0, 1) }]);
     planner.run(&[Job::KeepWarm]);
     let name = slot("cold", 1);
@@ -104,7 +150,7 @@ fn a_stopped_slot_that_was_made_for_nobody_is_idle() {
 }
 
 #[test]
-fn the_agent_of_a_hot_slot_has_its_time_from_the_start_and_not_from_the_wait_at_the_gate() {
+fn the_deadline_of_a_hot_slots_agent_begins_at_the_start_and_not_at_the_gate() {
     let (mut planner, name) = creating();
     let holder = planner.pass_gate(&name);
     planner.wait(3_600);
@@ -114,7 +160,7 @@ fn the_agent_of_a_hot_slot_has_its_time_from_the_start_and_not_from_the_wait_at_
 }
 
 #[test]
-fn a_late_start_for_nobody_does_not_keep_a_freed_hot_slot_from_being_started() {
+fn a_late_start_without_a_bot_does_not_prevent_the_start_of_a_freed_hot_slot() {
     let (mut planner, name) = one(Pool { recycle_after: 1, ..hot_pool("hot", 0, 1) }, |_| {});
     planner.run(&[reserve(request(1, 1))]);
     planner.run(&[planner.exits(1, 0)]);
@@ -125,7 +171,7 @@ fn a_late_start_for_nobody_does_not_keep_a_freed_hot_slot_from_being_started() {
 }
 
 #[test]
-fn what_was_not_begun_leaves_the_gate() {
+fn a_deployment_that_was_not_started_leaves_the_gate() {
     let (mut planner, name) = creating();
     let holder = planner.pass_gate(&name);
     planner.event(&name, SlotEvent::NotBegun { bot: None, holder: Uuid::nil() });
@@ -187,7 +233,7 @@ fn a_slot_that_breaks_is_in_error_with_its_message() {
 }
 
 #[test]
-fn a_slot_that_is_to_go_still_is_when_it_breaks() {
+fn a_draining_slot_that_breaks_stays_draining() {
     let (mut planner, name) = one(pool("cold", 0, 1), |slot| slot.status = SlotStatus::Draining);
     assert!(fits(&planner.event(&name, SlotEvent::Broken { bot: None, message: message() })));
     assert_eq!(planner.slot(&name).status, SlotStatus::Draining);
@@ -195,11 +241,11 @@ fn a_slot_that_is_to_go_still_is_when_it_breaks() {
 }
 
 #[test]
-fn what_was_seen_of_an_idle_slot_fits_only_while_it_is_as_it_was() {
+fn an_observation_of_an_idle_slot_counts_only_while_the_slot_is_unchanged() {
     type Seen = fn(Timestamp) -> SlotEvent;
     let cases: [(Seen, SlotStatus); 3] = [
         (|since| SlotEvent::Failed { since, message: message() }, SlotStatus::Error),
-        (|since| SlotEvent::Stray { since }, SlotStatus::Error),
+        (|since| SlotEvent::UnknownProcess { since }, SlotStatus::Error),
         (|since| SlotEvent::Lost { since, counts: true }, SlotStatus::Creating),
     ];
     for (seen, after) in cases {
@@ -214,7 +260,7 @@ fn what_was_seen_of_an_idle_slot_fits_only_while_it_is_as_it_was() {
 }
 
 #[test]
-fn a_lost_slot_is_made_anew_and_may_count_as_an_attempt() {
+fn a_lost_slot_is_created_again_and_may_count_as_an_attempt() {
     for counts in [true, false] {
         let (mut planner, name) = one(pool("cold", 0, 1), |_| {});
         let since = planner.now;
@@ -241,7 +287,7 @@ fn an_attempt_to_recover_is_counted_once() {
 }
 
 #[test]
-fn a_slot_that_nobody_has_and_that_is_not_free_is_recovered() {
+fn a_slot_without_a_bot_that_is_not_free_is_recovered() {
     let (mut planner, name) = creating();
     let since = planner.now;
     assert!(fits(&planner.event(&name, SlotEvent::Recovering { since, message: message() })));
@@ -251,7 +297,7 @@ fn a_slot_that_nobody_has_and_that_is_not_free_is_recovered() {
 }
 
 #[test]
-fn a_slot_goes_when_it_is_drained_and_has_no_bot() {
+fn a_drained_slot_without_a_bot_is_deleted() {
     let (mut planner, name) = one(pool("cold", 0, 1), |_| {});
     assert!(!fits(&planner.event(&name, SlotEvent::Gone)));
     assert!(fits(&planner.event(&name, SlotEvent::Drain)));
@@ -287,7 +333,7 @@ fn a_slot_is_described_as_what_it_is() {
 }
 
 #[test]
-fn a_slot_that_is_to_go_is_described_as_its_bots_until_the_bot_has_left_it() {
+fn a_draining_slot_is_described_as_busy_until_its_bot_has_left() {
     let (mut planner, name) = one(pool("cold", 0, 1), |_| {});
     planner.run(&[reserve(request(1, 1))]);
     planner.event(&name, SlotEvent::Drain);

@@ -146,7 +146,8 @@ function drawBody(body) {
 }
 
 function responseExamples(response) {
-  return Object.entries(response.content ?? {}).flatMap(([type, media]) => mediaExamples(media).map(({ name, value }) => {
+  const texts = Object.entries(response.content ?? {}).filter(([type]) => !type.startsWith('image/'));
+  return texts.flatMap(([type, media]) => mediaExamples(media).map(({ name, value }) => {
     const label = name === 'Generated' || name === 'Example' ? '' : `: ${name}`;
     return codePanel(`${response.status} example${label}`, exampleText(value, type));
   }));

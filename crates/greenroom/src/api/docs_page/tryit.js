@@ -71,7 +71,11 @@ export function requestPanel(operation) {
     h('details', { class: 'try' }, h('summary', null, 'Try it'), form(operation, state, media.map(([type]) => type), refresh)));
 }
 
+// An image is chosen as a file; everything else can be typed.
+const isFile = (type) => /^image\//.test(type ?? '');
+
 function bodies(type, media) {
+  if (isFile(type)) return [{ type, name: 'a file', text: '' }];
   const found = mediaExamples(media, { request: true }).map(({ name, value }) => ({ type, name, text: exampleText(value, type) }));
   return found.length ? found : [{ type, name: 'Empty', text: '' }];
 }
@@ -113,8 +117,8 @@ function request(operation, state, token) {
     else if (kind === 'basic') headers.set('Authorization', `Basic ${token}`);
     else if (scheme.type !== 'apiKey') headers.set('Authorization', `Bearer ${token}`);
   }
-  const body = state.body ? state.body : undefined;
-  if (body !== undefined) headers.set('Content-Type', state.type);
+  const body = isFile(state.type) ? state.file : state.body || undefined;
+  if (body !== undefined || isFile(state.type)) headers.set('Content-Type', state.type);
   const search = query.size ? `?${query}` : '';
   return { url: operation.base + path + search, headers, body };
 }
@@ -133,7 +137,8 @@ function curlCommand(operation, state) {
   // Without -N curl would hold an event stream back until its buffer is full.
   const parts = [`curl${operation.streams ? ' -N' : ''}${method} ${quote(url.replace('%24TOKEN', '$TOKEN'))}`];
   for (const [name, value] of headers) parts.push(`-H ${quote(`${name}: ${value}`)}`);
-  if (body !== undefined) parts.push(`--data-raw ${single(body)}`);
+  if (isFile(state.type)) parts.push(`--data-binary ${single(`@${body?.name ?? 'FILE'}`)}`);
+  else if (body !== undefined) parts.push(`--data-raw ${single(body)}`);
   return parts.join(' \\\n  ');
 }
 
@@ -204,6 +209,12 @@ function parameterControl(parameter, state, refresh) {
 }
 
 function bodyControl(state, types, refresh) {
+  if (isFile(state.type)) {
+    const input = h('input', { type: 'file', accept: types.join(',') });
+    input.addEventListener('change', () => { [state.file] = input.files; refresh(); });
+    state.onpick = () => {};
+    return labelled('Body', input, `(${types.join(' or ')})`);
+  }
   const area = h('textarea', { rows: Math.min(18, Math.max(4, state.body.split('\n').length + 1)), spellcheck: 'false', autocomplete: 'off' });
   area.value = state.body;
   area.addEventListener('input', () => { state.body = area.value; refresh(); });

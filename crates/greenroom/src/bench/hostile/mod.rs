@@ -78,7 +78,7 @@ async fn measure(options: &Options, database: &Database) -> Done<Vec<Measured>> 
     for attack in Attack::all(options.idle) {
         if !settles(&server, &prepared).await {
             println!(
-                "before `{}`: no normal answer within {} s, started anew",
+                "before `{}`: no normal answer within {} s, so the server was restarted",
                 attack.name(),
                 SETTLES_WITHIN.as_secs()
             );
@@ -115,10 +115,10 @@ async fn settles(server: &Server, prepared: &server::Prepared) -> bool {
 
 fn table(measured: &[Measured]) -> Vec<String> {
     let mut lines = vec![
-        "latencies in ms: alone > during (ratio)".to_owned(),
+        "latencies in ms: before > during the attack (ratio)".to_owned(),
         format!(
             "{:<14} {:>24} {:>26} {:>24} {:>26} {:>9} {:>7}  {}",
-            "attack", "GET p50", "GET p99", "heartbeat p50", "heartbeat p99", "peak MiB", "errors", "the attacker"
+            "attack", "GET p50", "GET p99", "heartbeat p50", "heartbeat p99", "peak MiB", "errors", "attacker"
         ),
     ];
     for line in measured {

@@ -13,7 +13,7 @@ use crate::bench::figures::milliseconds;
 const READERS: usize = 2;
 const REST: Duration = Duration::from_millis(5);
 /// A request that takes longer counts as an error, with this time as its latency.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// In milliseconds.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub async fn measure(address: SocketAddr, prepared: &Prepared, time: Duration) -
 pub async fn answers(address: SocketAddr, prepared: &Prepared, within: Duration) -> bool {
     for call in [Call::Get, Call::Beat] {
         let begun = Instant::now();
-        let done = tokio::time::timeout(PATIENCE, async {
+        let done = tokio::time::timeout(TIMEOUT, async {
             let mut client = Client::connect(address).await.ok()?;
             send(&mut client, prepared, call).await
         });
@@ -67,7 +67,7 @@ async fn probe(address: SocketAddr, prepared: &Prepared, call: Call, until: Inst
     let (mut times, mut errors, mut client) = (Vec::new(), 0, None::<Client>);
     while Instant::now() < until {
         let begun = Instant::now();
-        let sent = tokio::time::timeout(PATIENCE, async {
+        let sent = tokio::time::timeout(TIMEOUT, async {
             let mut connected = match client.take() {
                 Some(client) => client,
                 None => Client::connect(address).await.ok()?,
@@ -83,7 +83,7 @@ async fn probe(address: SocketAddr, prepared: &Prepared, call: Call, until: Inst
             // Refused, broken, or too late: the next request uses another connection.
             Ok(None) | Err(_) => {
                 errors += 1;
-                times.push(milliseconds(PATIENCE));
+                times.push(milliseconds(TIMEOUT));
             }
         }
         tokio::time::sleep(REST).await;

@@ -70,10 +70,10 @@ impl Server {
                 if line == "Ready." {
                     // Its later output is discarded, so that a full pipe does not block it.
                     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-                    return address.ok_or_else(|| "the server did not say where it serves".into());
+                    return address.ok_or_else(|| "the server did not print its address".into());
                 }
             }
-            Err::<SocketAddr, Box<dyn std::error::Error + Send + Sync>>("the server ended at its start".into())
+            Err::<SocketAddr, Box<dyn std::error::Error + Send + Sync>>("the server ended during its start".into())
         });
         let server = Self { address: address.await??, child, folder, too_large: Arc::default(), limit_mib };
         server.watch_memory();
@@ -112,7 +112,7 @@ impl Server {
     pub fn has_ended(&mut self) -> Option<String> {
         let status = self.child.try_wait().ok()??;
         Some(if self.too_large.load(Ordering::SeqCst) {
-            format!("the server was ended when it passed {} MiB", self.limit_mib)
+            format!("the benchmark ended the server, because it used more than {} MiB", self.limit_mib)
         } else {
             format!("the server ended: {status}")
         })
@@ -179,7 +179,7 @@ pub async fn prepare(address: SocketAddr, bots: usize) -> Done<Prepared> {
         let made: NewUser = client.send("POST /admin/users", ADMIN_TOKEN, None, &body.to_string(), 201).await?;
         keys.push(made.api_key);
     }
-    let [user_key, attacker_key] = keys.try_into().map_err(|_| "two users were made")?;
+    let [user_key, attacker_key] = keys.try_into().map_err(|_| "two users were created")?;
 
     // The first bot has the only slot.
     let ask = |number: usize| json!({"meeting_url": meeting(number)}).to_string();

@@ -14,7 +14,7 @@ use crate::bench::client::{Client, HttpResponse, Status};
 
 pub async fn run(spec: &LoadSpec) -> Done<LoadReport> {
     let shared = Shared::new(spec, None);
-    let address = *spec.addresses.first().ok_or("no address")?;
+    let address = *spec.addresses.first().ok_or("the settings have no address")?;
     let mut streams = Vec::with_capacity(spec.keys.len());
     for key in &spec.keys {
         streams.push(AssignedEvents::open(address, key).await?);
@@ -69,7 +69,7 @@ impl BurstClient {
             self.shared.answered();
         }
         self.shared.latency(begun.elapsed());
-        let slot = bot.slot.clone().ok_or("a bot without a slot")?;
+        let slot = bot.slot.clone().ok_or("the bot has no slot")?;
         self.shared.hold(&slot, bot.id);
         let (token, body) = self.shared.end_of(&bot)?;
         tokio::task::yield_now().await;
@@ -77,7 +77,7 @@ impl BurstClient {
         let Status { status } = self.connection.send("POST /callback/exited", &token, None, &body, 200).await?;
         self.shared.answered();
         if status != "completed" {
-            return Err(format!("a bot ended {status}").into());
+            return Err(format!("a bot ended as {status}").into());
         }
         self.shared.finished_pair();
         Ok(())

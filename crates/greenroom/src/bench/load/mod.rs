@@ -87,7 +87,7 @@ impl LoadReport {
     pub fn check(&self) -> Done {
         if self.errors > 0 || self.doubles > 0 {
             let first = self.first_error.as_deref().unwrap_or("none");
-            return Err(format!("{} doubles, {} errors, the first: {first}", self.doubles, self.errors).into());
+            return Err(format!("{} duplicates, {} errors; first error: {first}", self.doubles, self.errors).into());
         }
         Ok(())
     }

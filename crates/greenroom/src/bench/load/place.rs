@@ -85,7 +85,7 @@ impl PlacingClient {
         if bot.slot.is_none() {
             bot = self.wait_for_slot(bot).await?;
         }
-        let slot = bot.slot.clone().ok_or("a bot without a slot")?;
+        let slot = bot.slot.clone().ok_or("the bot has no slot")?;
         self.shared.hold(&slot, bot.id);
         let (token, body) = self.shared.end_of(&bot)?;
         if is_held {
@@ -94,7 +94,7 @@ impl PlacingClient {
         self.shared.let_go(&slot);
         let Status { status } = self.send("POST /callback/exited", &token, None, &body, &[200]).await?;
         if status != "completed" {
-            return Err(format!("a bot ended {status}").into());
+            return Err(format!("a bot ended as {status}").into());
         }
         self.shared.finished_pair();
         Ok(())
@@ -121,7 +121,7 @@ impl PlacingClient {
                 return Ok(bot);
             }
         }
-        let events = self.events.clone().ok_or("no stream of events")?;
+        let events = self.events.clone().ok_or("there is no event stream")?;
         events.until_assigned(bot.id).await?;
         let HttpResponse { bot } = self.send(&call, &key, None, "", &[200]).await?;
         Ok(bot)
@@ -141,7 +141,7 @@ impl PlacingClient {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(Failed::HttpResponse(error))) => return Err(error),
                 Ok(Err(Failed::Connection(error))) if !self.retry => return Err(error.into()),
-                Err(_) if !self.retry => return Err(format!("{call} was not answered").into()),
+                Err(_) if !self.retry => return Err(format!("{call} got no response").into()),
                 Ok(Err(Failed::Connection(_))) | Err(_) => self.turn_to_another().await,
             }
         }
@@ -173,7 +173,7 @@ impl PlacingClient {
         let (status, answer) = connection.call(call, token, key, body).await.map_err(Failed::Connection)?;
         self.shared.answered();
         if !expected.contains(&status) {
-            let error = format!("{call} answered {status}: {}", String::from_utf8_lossy(answer));
+            let error = format!("{call} returned {status}: {}", String::from_utf8_lossy(answer));
             // A server that stops, or has lost its database, answers 503.
             return Err(if self.retry && status == 503 {
                 Failed::Connection(std::io::Error::other(error))

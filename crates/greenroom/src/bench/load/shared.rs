@@ -139,7 +139,7 @@ impl Shared {
 
     /// The token and the body with which a bot reports its end.
     pub fn end_of(&self, bot: &Bot) -> Done<(String, String)> {
-        let connection = bot.connection_id.ok_or("a slot without a connection")?;
+        let connection = bot.connection_id.ok_or("the slot has no connection")?;
         let token = self.tokens.make(Claim { bot: BotId(bot.id), connection: ConnectionId(connection) });
         Ok((token, format!("{{\"connection_id\": \"{connection}\", \"exit_code\": 0, \"reason\": \"measured\"}}")))
     }
@@ -209,8 +209,8 @@ impl AssignedEvents {
             receiver
         };
         let heard = tokio::time::timeout(ASSIGNED_WITHIN, assigned).await;
-        let heard = heard.map_err(|_| format!("the bot {bot} got no slot in {} s", ASSIGNED_WITHIN.as_secs()))?;
-        Ok(heard.map_err(|_| "the stream of events broke")?)
+        let heard = heard.map_err(|_| format!("the bot {bot} got no slot within {} s", ASSIGNED_WITHIN.as_secs()))?;
+        Ok(heard.map_err(|_| "the event stream failed")?)
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_with_two_bots_is_a_double_and_one_that_was_let_go_is_not() {
+    fn a_slot_with_two_bots_is_a_duplicate_and_a_released_slot_is_not() {
         let spec = LoadSpec {
             addresses: Vec::new(),
             keys: Vec::new(),

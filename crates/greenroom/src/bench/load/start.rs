@@ -23,7 +23,7 @@ pub async fn run(spec: &LoadSpec, bots: usize) -> Done<LoadReport> {
     let shared = Shared::new(spec, None);
     let socket = UdpSocket::bind("127.0.0.1:0").await?;
     let report_to = socket.local_addr()?.to_string();
-    let address = *spec.addresses.first().ok_or("no address")?;
+    let address = *spec.addresses.first().ok_or("the settings have no address")?;
     let mut connections = Vec::new();
     for _ in 0..spec.clients {
         connections.push(Client::connect(address).await?);
@@ -56,7 +56,7 @@ pub async fn run(spec: &LoadSpec, bots: usize) -> Done<LoadReport> {
         done??;
     }
     while let Some((bot, sent, has_slot)) = sent.recv().await {
-        let at = running.get(&bot).ok_or("another bot than those that were asked for runs")?;
+        let at = running.get(&bot).ok_or("another bot runs than the requested ones")?;
         shared.latency(at.duration_since(sent));
         if !has_slot {
             shared.queued();

@@ -37,7 +37,7 @@ pub struct CoolifyResponse {
 impl CoolifyResponse {
     pub fn json(&self) -> Result<Value, Failure> {
         serde_json::from_str(&self.text)
-            .map_err(|_| Failure::Lost(format!("Coolify answered something that is no JSON: {}", page(&self.text))))
+            .map_err(|_| Failure::Lost(format!("Coolify's answer is not JSON: {}", page(&self.text))))
     }
 }
 
@@ -93,7 +93,7 @@ impl From<Failure> for ProviderError {
             Failure::Lost(text) => ProviderError::transient(text),
             Failure::Away(text) => ProviderError::unavailable(text),
             Failure::Refused { text, .. } => ProviderError::permanent(text),
-            Failure::TooMany => ProviderError::transient("Coolify takes no more requests for a while"),
+            Failure::TooMany => ProviderError::transient("Coolify accepts no requests for a while: it got too many"),
             Failure::NotAsked(error) => error,
         }
     }
@@ -241,7 +241,7 @@ impl Api {
     /// Sends one request, in a turn that was already taken.
     pub async fn ask_now(&self, method: Method, path: &str, body: Option<&Value>) -> Result<CoolifyResponse, Failure> {
         let client = self.client.as_ref().map_err(|error| {
-            Failure::NotAsked(ProviderError::permanent(format!("this machine cannot speak HTTPS: {error}")))
+            Failure::NotAsked(ProviderError::permanent(format!("the HTTPS client cannot be set up: {error}")))
         })?;
         let mut request = client
             .request(method, format!("{}/{path}", self.base))
@@ -272,8 +272,8 @@ impl Api {
         let Refusal { message, said, fields } = Refusal::read(text);
         let said = self.hidden(if said.is_empty() { status.to_string() } else { said });
         if status.is_redirection() {
-            let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("somewhere else");
-            return Failure::Lost(format!("Coolify is not at {}: it points to {to}", self.base));
+            let to = headers.get(LOCATION).and_then(|to| to.to_str().ok()).unwrap_or("another address");
+            return Failure::Lost(format!("{} is not the address of Coolify: it redirects to {to}", self.base));
         }
         let Some(message) = message.filter(|_| status.is_client_error() && status != StatusCode::REQUEST_TIMEOUT)
         else {
@@ -282,7 +282,7 @@ impl Api {
         };
         let text = match status {
             StatusCode::UNAUTHORIZED => format!("Coolify does not accept the token: {said}"),
-            StatusCode::FORBIDDEN => format!("Coolify does not let this token do that: {said}"),
+            StatusCode::FORBIDDEN => format!("the token has no permission for this at Coolify: {said}"),
             _ => said,
         };
         Failure::Refused { status, message, text, fields }
@@ -303,11 +303,11 @@ pub fn address(url: &str) -> &str {
 
 /// How long Coolify asks for a pause, in seconds or until a time, if it says so.
 fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
-    let said = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
-    if let Ok(seconds) = said.parse() {
+    let header = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
+    if let Ok(seconds) = header.parse() {
         return Some(Duration::from_secs(seconds));
     }
-    let until = DateTimeParser::new().parse_timestamp(said).ok()?;
+    let until = DateTimeParser::new().parse_timestamp(header).ok()?;
     // A time that has passed, by our clock, counts as no time.
     Duration::try_from(until.duration_since(now)).ok().filter(|wait| !wait.is_zero())
 }
@@ -365,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_is_told_with_its_fields() {
+    fn a_refusal_is_reported_with_its_fields() {
         let text = r#"{"message": "Validation failed.", "errors": {"name": ["Too long.", "Too odd."], "tag": "No."}}"#;
         let Refusal { message, said, fields } = Refusal::read(text);
         assert_eq!(said, "Validation failed. name: Too long. Too odd. tag: No.");
@@ -375,9 +375,9 @@ mod tests {
     }
 
     #[test]
-    fn how_long_to_wait_is_said_in_seconds_or_as_a_moment_or_not_at_all() {
+    fn the_time_to_wait_is_in_seconds_or_a_date_or_missing() {
         let now: Timestamp = "2026-10-21T07:28:00Z".parse().unwrap();
-        let wait = |said: &str| retry_after(&HeaderMap::from_iter([(RETRY_AFTER, said.parse().unwrap())]), now);
+        let wait = |header: &str| retry_after(&HeaderMap::from_iter([(RETRY_AFTER, header.parse().unwrap())]), now);
         assert_eq!(wait(" 7"), Some(Duration::from_secs(7)));
         assert_eq!(wait("Wed, 21 Oct 2026 07:29:30 GMT"), Some(Duration::from_secs(90)));
         assert_eq!(wait("Wed, 21 Oct 2026 07:27:00 GMT"), None);

@@ -4,7 +4,7 @@ use domain::SlotName;
 use serde_json::Value;
 
 use super::marks::Marks;
-use crate::providers::{Found, ProviderError, last};
+use crate::providers::{Found, ProviderError, log_tail};
 
 /// An application of this installation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Application {
     fn read(value: &Value, installation: &str) -> Result<Option<Self>, ProviderError> {
         let text = |name: &str| value[name].as_str().unwrap_or_default().to_owned();
         if !value.is_object() || text("uuid").is_empty() {
-            return Err(ProviderError::transient("Coolify's list of applications has something in it that is none"));
+            return Err(ProviderError::transient("Coolify's list of applications has an entry without a uuid"));
         }
         let options = text("custom_docker_run_options");
         let is_ours = |marks: &Marks| marks.installation == installation && marks.are_of(&text("uuid"));
@@ -63,9 +63,9 @@ impl Application {
     }
 
     pub fn found(&self) -> Found {
-        let unwell = self.status.split(':').any(|word| word == "unhealthy");
+        let unhealthy = self.status.split(':').any(|word| word == "unhealthy");
         let description = Some(self.description.clone());
-        Found { unwell, description, ..Found::new(self.slot.clone(), !self.has_ended(), self.status.as_str()) }
+        Found { unhealthy, description, ..Found::new(self.slot.clone(), !self.has_ended(), self.status.as_str()) }
     }
 
     /// The order of several applications of one slot; the first one is kept. A started one comes first, then the
@@ -77,7 +77,8 @@ impl Application {
 
 /// Reads the applications of this installation from the list of all.
 pub fn applications(body: &Value, installation: &str) -> Result<Vec<Application>, ProviderError> {
-    let list = body.as_array().ok_or_else(|| ProviderError::transient("Coolify's list of applications is no list"))?;
+    let list =
+        body.as_array().ok_or_else(|| ProviderError::transient("Coolify's answer is not a list of applications"))?;
     let mut ours = Vec::new();
     for value in list {
         ours.extend(Application::read(value, installation)?);
@@ -105,7 +106,7 @@ pub fn open_deployments(body: &Value) -> Result<Vec<OpenDeployment>, ProviderErr
     let values: Vec<&Value> = match body {
         Value::Array(list) => list.iter().collect(),
         Value::Object(numbered) if numbered.keys().all(|key| key.parse::<u64>().is_ok()) => numbered.values().collect(),
-        _ => return Err(ProviderError::transient("Coolify's list of deployments is no list")),
+        _ => return Err(ProviderError::transient("Coolify's answer is not a list of deployments")),
     };
     let read = |value: &Value| {
         let text = |name: &str| Some(value[name].as_str()?.to_owned());
@@ -113,7 +114,7 @@ pub fn open_deployments(body: &Value) -> Result<Vec<OpenDeployment>, ProviderErr
         Some(OpenDeployment { uuid, url })
     };
     let all: Option<Vec<OpenDeployment>> = values.into_iter().map(read).collect();
-    all.ok_or_else(|| ProviderError::transient("Coolify's list of deployments has something in it that is none"))
+    all.ok_or_else(|| ProviderError::transient("Coolify's list of deployments has an entry without a uuid or a URL"))
 }
 
 /// The state of a deployment.
@@ -144,7 +145,7 @@ pub fn log(deployment: &Value) -> Option<String> {
     let entries: Value = serde_json::from_str(deployment["logs"].as_str()?).ok()?;
     let shown = entries.as_array()?.iter().filter(|entry| entry["hidden"] != Value::Bool(true));
     let lines: Vec<&str> = shown.filter_map(|entry| entry["output"].as_str()).collect();
-    last::lines(&lines.join("\n"))
+    log_tail::lines(&lines.join("\n"))
 }
 
 #[cfg(test)]
@@ -160,18 +161,18 @@ mod tests {
     }
 
     #[test]
-    fn whatever_has_not_certainly_ended_runs() {
+    fn an_application_counts_as_running_unless_it_has_certainly_ended() {
         let found = |status| applications(&json!([one(status, "", "1")]), "i").unwrap()[0].found();
         for running in ["running:healthy", "running:unknown", "starting:unknown", "restarting:unknown", "degraded", ""]
         {
             assert!(found(running).running, "{running}");
         }
         assert!(!found("exited").running && !found("exited:unhealthy").running);
-        assert!(found("running:unhealthy").unwell && !found("running:unknown").unwell);
+        assert!(found("running:unhealthy").unhealthy && !found("running:unknown").unhealthy);
     }
 
     #[test]
-    fn of_two_the_one_that_was_started_is_kept_and_else_the_first() {
+    fn of_two_applications_the_started_one_is_kept_or_else_the_first() {
         let started = " --label greenroom.start=1/a";
         let list = |all: [Value; 2]| applications(&json!(all), "i").unwrap().remove(0).created;
         assert_eq!(list([one("exited", "", "2"), one("exited", "", "1")]), "1");
@@ -179,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn a_clone_is_nobodys() {
+    fn a_cloned_application_belongs_to_no_slot() {
         let own = |uuid: &str| one("running", &format!(" --label greenroom.application={uuid}"), "1");
         assert_eq!(applications(&json!([own("u")]), "i").unwrap().len(), 1);
         assert_eq!(applications(&json!([own("v")]), "i").unwrap(), []);
     }
 
     #[test]
-    fn what_is_no_list_is_an_error_and_never_empty() {
+    fn an_answer_that_is_no_list_is_an_error_and_never_empty() {
         assert!(applications(&json!({"message": "no"}), "i").is_err());
         assert!(applications(&json!([{"name": "no uuid"}]), "i").is_err());
         assert!(open_deployments(&json!({"message": "no"})).is_err());

@@ -23,7 +23,7 @@ impl CoolifyProvider {
         };
         let mut checks = vec![
             Check::good("reachable", format!("Coolify {version} at {}", config.api_url)),
-            Check::good("token", "it is accepted"),
+            Check::good("token", "Coolify accepts the token"),
         ];
         checks.extend(self.check_project().await);
         checks.push(self.check_server().await);
@@ -45,17 +45,17 @@ impl CoolifyProvider {
             Err(failure) => return vec![Check::bad("project", ProviderError::from(failure).message)],
         };
         let name = |value: &Value| value["name"].as_str().unwrap_or_default().to_owned();
-        let there = Check::good("project", format!("{} is there", name(&found)));
+        let there = Check::good("project", format!("{} exists", name(&found)));
         let names: Option<Vec<String>> = found["environments"].as_array().map(|all| all.iter().map(name).collect());
         let environment = match names {
-            Some(names) if names.contains(environment) => Check::good("environment", format!("{environment} is there")),
+            Some(names) if names.contains(environment) => Check::good("environment", format!("{environment} exists")),
             Some(names) => {
-                let text = format!("the project has no environment {environment}, but {}", names.join(", "));
+                let text = format!("the project has no environment {environment}; it has {}", names.join(", "));
                 Check::bad("environment", text)
             }
             None => {
                 let found = self.read(&format!("projects/{project}/{environment}")).await;
-                Check::of("environment", found.map(|_| format!("{environment} is there")).map_err(Into::into))
+                Check::of("environment", found.map(|_| format!("{environment} exists")).map_err(Into::into))
             }
         };
         vec![there, environment]
@@ -74,10 +74,10 @@ impl CoolifyProvider {
         // Their place depends on the version.
         let is = |flag: &str| [&found[flag], &found["settings"][flag]].into_iter().find_map(Value::as_bool);
         match (is("is_reachable"), is("is_usable")) {
-            (Some(false), _) => Check::bad("server", format!("Coolify does not reach the server {name}")),
+            (Some(false), _) => Check::bad("server", format!("Coolify cannot reach the server {name}")),
             (_, Some(false)) => Check::bad("server", format!("Coolify cannot use the server {name}")),
             (Some(true), Some(true)) => Check::good("server", format!("{name} is reachable and usable")),
-            _ => Check::doubtful("server", format!("{name} is there, and Coolify does not say whether it can be used")),
+            _ => Check::doubtful("server", format!("{name} exists; Coolify does not report whether it is usable")),
         }
     }
 
@@ -86,7 +86,7 @@ impl CoolifyProvider {
         let counts = found.map(|listing| {
             let (all, running) =
                 (listing.applications.len(), listing.applications.iter().filter(|one| !one.has_ended()).count());
-            format!("{all} are of this installation, {running} of them running; this pool may have {slots}")
+            format!("{all} belong to this installation, and {running} of them run; this pool may have {slots}")
         });
         Check::of("applications", counts)
     }

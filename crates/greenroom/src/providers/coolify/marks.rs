@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_are_found_again_among_the_options_of_a_person() {
+    fn marks_are_found_among_options_that_a_person_has_added() {
         let (installation, slot, recipe) = ("i".into(), "pool-a-001".into(), "r".into());
         let mut marks = Marks { installation, slot, recipe, own: None, start: None };
         let first = marks.written_into("");

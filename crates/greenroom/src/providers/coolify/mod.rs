@@ -43,7 +43,7 @@ use self::recipe::Recipe;
 use self::watch::{Listing, Needs, Watch};
 use super::budget::{Budget, Urgency};
 use super::check::Check;
-use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
+use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, log_tail};
 use crate::config::provider::CoolifyConfig;
 
 /// The part of the budget for lists: one part of this number.
@@ -167,7 +167,7 @@ impl Coolify {
 
     /// The current applications, for a caller that only reads.
     async fn applications(&self) -> Result<Arc<Listing>, ProviderError> {
-        let late = "Coolify's list of applications could not be had in time";
+        let late = "Coolify did not return its list of applications in time";
         self.in_time(self.pace.listed_within, late, self.listing(Needs::Applications)).await
     }
 
@@ -178,7 +178,7 @@ impl Coolify {
 
     /// Whether something runs in an application, according to its server. Coolify's own status may be late, or wrong. A
     /// container that Docker is about to restart does not run, so this alone proves no end without a stop.
-    async fn truly_runs(&self, application: &Application, urgency: Urgency) -> Result<bool, ProviderError> {
+    async fn runs_on_server(&self, application: &Application, urgency: Urgency) -> Result<bool, ProviderError> {
         match self.api.get(urgency, &format!("applications/{}/logs?lines=1", application.uuid)).await {
             Ok(_) => Ok(true),
             Err(refused) if refused.is_not_running() || refused.is_absent(APPLICATION) => Ok(false),
@@ -203,7 +203,7 @@ impl Coolify {
             return done;
         }
         Err(ProviderError::transient(match self.api.budget().held() {
-            Some(wait) => format!("{late}: it takes no more requests for another {} s", wait.as_secs() + 1),
+            Some(wait) => format!("{late}: it accepts no requests for another {} s", wait.as_secs() + 1),
             None => late.to_owned(),
         }))
     }
@@ -224,7 +224,7 @@ impl Coolify {
             return answer.clone();
         }
         let asked = async { self.api.is_there().await.map_err(ProviderError::from) };
-        let answer = self.in_time(self.pace.listed_within, "no request could be made in time", asked).await;
+        let answer = self.in_time(self.pace.listed_within, "Coolify did not answer a request in time", asked).await;
         // Another replica may have received the request to pause, which the wait for a turn shows.
         let answer = if self.api.budget().held().is_some() { Ok(()) } else { answer };
         *pinged = Some((Instant::now(), answer.clone()));
@@ -268,7 +268,7 @@ impl Provider for CoolifyProvider {
 
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         let listing = self.coolify.listing(Needs::Applications).await?;
-        let mut application = self.there(spec, &listing).await?;
+        let mut application = self.ensure_application(spec, &listing).await?;
         // A start would write this together with its own mark.
         if application.marks.own.is_none() {
             self.mark(&mut application, None).await?;
@@ -277,7 +277,7 @@ impl Provider for CoolifyProvider {
     }
 
     async fn start(&self, spec: &Spec) -> Result<String, ProviderError> {
-        self.bring_to_run(spec).await
+        self.ensure_running(spec).await
     }
 
     async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
@@ -317,7 +317,7 @@ impl Provider for CoolifyProvider {
         match api.get(Urgency::Wanted, &format!("applications/{uuid}/logs?lines={LINES}")).await {
             Ok(answer) => {
                 let body = answer.json()?;
-                return Ok(body["logs"].as_str().and_then(last::lines));
+                return Ok(body["logs"].as_str().and_then(log_tail::lines));
             }
             // Nothing runs. The reason is in the log of the last deployment.
             Err(refused) if refused.is_not_running() => {}
@@ -333,7 +333,7 @@ impl Provider for CoolifyProvider {
         let Some(application) = self.coolify.application_for_log(slot).await? else { return Ok(Vec::new()) };
         let path = format!("applications/{}/logs?lines={LOG_LINES}", application.uuid);
         match self.coolify.api.get(Urgency::Wanted, &path).await {
-            Ok(answer) => Ok(answer.json()?["logs"].as_str().map(last::untimed).unwrap_or_default()),
+            Ok(answer) => Ok(answer.json()?["logs"].as_str().map(log_tail::untimed).unwrap_or_default()),
             Err(refused) if refused.is_not_running() || refused.is_absent(APPLICATION) => Ok(Vec::new()),
             Err(failure) => Err(failure.into()),
         }

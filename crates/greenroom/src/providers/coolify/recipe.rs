@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_digest_is_parted_as_coolify_puts_it_together() {
+    fn a_digest_is_split_as_coolify_joins_it() {
         let digits = "ab".repeat(32);
         assert_eq!(reference("team/bot", &format!("sha256:{digits}")), ("team/bot@sha256".to_owned(), digits));
         assert_eq!(reference("team/bot", "1.4"), ("team/bot".to_owned(), "1.4".to_owned()));

@@ -20,7 +20,7 @@ use crate::providers::{ProviderError, Spec};
 /// How often a start is requested when no deployment appears.
 const STARTED_AGAIN: u32 = 3;
 /// Texts in the log of a deployment that failed for a transient reason.
-const PASSING: [&str; 12] = [
+const TRANSIENT: [&str; 12] = [
     "timeout",
     "timed out",
     "temporar",
@@ -37,13 +37,17 @@ const PASSING: [&str; 12] = [
 
 impl CoolifyProvider {
     /// The slot's application. Makes it with its variables if it does not exist.
-    pub(super) async fn there(&self, spec: &Spec, listing: &Listing) -> Result<Application, ProviderError> {
+    pub(super) async fn ensure_application(
+        &self,
+        spec: &Spec,
+        listing: &Listing,
+    ) -> Result<Application, ProviderError> {
         let mut all = listing.of(&spec.slot);
         let Some(kept) = all.next().cloned() else { return self.make(spec).await };
         for other in all {
             if other.was_started() {
                 let (slot, uuid) = (&other.slot, &other.uuid);
-                tracing::warn!(%slot, uuid, "slot has a second application at Coolify, which was started; leaving it");
+                tracing::warn!(%slot, uuid, "second application at Coolify kept: it was started");
             } else {
                 // An earlier creation whose answer was lost and that was repeated.
                 self.coolify.remove(other).await?;
@@ -52,7 +56,7 @@ impl CoolifyProvider {
         // An application that was never started may lack its variables: the process that made it may have died before
         // it set them.
         if !kept.was_started() && !self.coolify.memory().equipped.contains(&kept.uuid) {
-            self.equip(spec, &kept.uuid).await?;
+            self.set_variables(spec, &kept.uuid).await?;
         }
         Ok(kept)
     }
@@ -73,7 +77,7 @@ impl CoolifyProvider {
             }
         };
         self.coolify.watch.note_made(made.clone());
-        self.equip(spec, &made.uuid).await?;
+        self.set_variables(spec, &made.uuid).await?;
         Ok(made)
     }
 
@@ -86,7 +90,9 @@ impl CoolifyProvider {
             match self.coolify.api.ask(Urgency::Wanted, Method::POST, path, Some(&request)).await {
                 Ok(answer) => {
                     let uuid = answer.json()?["uuid"].as_str().map(str::to_owned);
-                    return uuid.ok_or_else(|| Failure::Lost("Coolify does not name what it made".to_owned()));
+                    return uuid.ok_or_else(|| {
+                        Failure::Lost("Coolify's answer does not contain the uuid of the new application".to_owned())
+                    });
                 }
                 // An older version may not know all of the fields.
                 Err(Failure::Refused { fields, .. })
@@ -103,17 +109,17 @@ impl CoolifyProvider {
     }
 
     /// Sets the variables of an application that was never started.
-    async fn equip(&self, spec: &Spec, uuid: &str) -> Result<(), ProviderError> {
+    async fn set_variables(&self, spec: &Spec, uuid: &str) -> Result<(), ProviderError> {
         let variables = self.recipe.variables(spec);
         let path = format!("applications/{uuid}/envs/bulk");
         let done = self.coolify.api.ask_again(Urgency::Wanted, Method::PATCH, &path, Some(&variables)).await;
-        done.map_err(|failure| gone_again(failure, &spec.slot))?;
+        done.map_err(|failure| application_gone(failure, &spec.slot))?;
         self.coolify.memory().equipped.insert(uuid.to_owned());
         Ok(())
     }
 
     /// Makes the slot run exactly this spec. If it already runs or deploys this spec, it continues.
-    pub(super) async fn bring_to_run(&self, spec: &Spec) -> Result<String, ProviderError> {
+    pub(super) async fn ensure_running(&self, spec: &Spec) -> Result<String, ProviderError> {
         let coolify = &self.coolify;
         let listing = coolify.listing(Needs::Deployments).await?;
         let wanted = marks::start(spec);
@@ -123,13 +129,13 @@ impl CoolifyProvider {
                 coolify.delete(&spec.slot).await?;
                 self.make(spec).await?
             }
-            _ => self.there(spec, &listing).await?,
+            _ => self.ensure_application(spec, &listing).await?,
         };
         let (is_open, is_wanted) =
             (listing.open(&application).next().is_some(), application.marks.start.as_ref() == Some(&wanted));
         let mut runs = is_open || !application.has_ended();
         if !runs && application.was_started() && !coolify.is_known_to_be_stopped(&application) {
-            runs = coolify.truly_runs(&application, Urgency::Wanted).await?;
+            runs = coolify.runs_on_server(&application, Urgency::Wanted).await?;
             // An earlier attempt may have left a container that Docker restarts again and again. A run for another bot
             // was seen to have stopped before the slot got this bot, and a deployment replaces its container in any
             // case.
@@ -173,7 +179,7 @@ impl CoolifyProvider {
             if let Some(text) = description {
                 coolify.describe_again(&slot, text, 0);
             }
-            return Err(gone_again(failure, &slot));
+            return Err(application_gone(failure, &slot));
         }
         (application.marks, application.options) = (marks, options);
         Ok(())
@@ -185,7 +191,7 @@ impl CoolifyProvider {
         match self.coolify.api.act(Urgency::Wanted, &path).await {
             Ok(answer) => Ok(answer.json()?["deployment_uuid"].as_str().map(str::to_owned)),
             Err(Failure::Lost(_) | Failure::Away(_)) => Ok(None),
-            Err(failure) => Err(gone_again(failure, &application.slot)),
+            Err(failure) => Err(application_gone(failure, &application.slot)),
         }
     }
 
@@ -213,7 +219,10 @@ impl CoolifyProvider {
             if let Some(since) = finished {
                 // The status of the application follows the deployment after a while.
                 if since.elapsed() > coolify.pace.shown_within {
-                    let text = format!("Coolify has deployed it, but it does not run: its status is {}", seen.status);
+                    let text = format!(
+                        "Coolify has deployed the slot, but the slot does not run: its status is {}",
+                        seen.status
+                    );
                     return Err(ProviderError::transient(text));
                 }
                 continue;
@@ -229,7 +238,7 @@ impl CoolifyProvider {
                 // It was not queued, whatever the answer was: the queue may be full.
                 None if asked < STARTED_AGAIN => {
                     tokio::time::sleep(coolify.pace.queue_again).await;
-                    if coolify.truly_runs(seen, Urgency::Wanted).await? {
+                    if coolify.runs_on_server(seen, Urgency::Wanted).await? {
                         finished = Some(Instant::now());
                     } else {
                         deployment = self.ask_to_start(seen).await?;
@@ -237,7 +246,9 @@ impl CoolifyProvider {
                     }
                 }
                 None => {
-                    let text = "Coolify says that it starts it, and does not: its queue of deployments may be full";
+                    let text = format!(
+                        "Coolify did not start the slot after {STARTED_AGAIN} requests: its queue of deployments may be full"
+                    );
                     return Err(ProviderError::transient(text));
                 }
             }
@@ -256,16 +267,16 @@ impl CoolifyProvider {
 
 /// Why a deployment failed.
 fn failed(status: &str, lines: Option<String>) -> ProviderError {
-    let unread = "its log is shown only to a token that may read secrets";
-    let message = format!("the deployment ended {status}: {}", lines.as_deref().unwrap_or(unread));
+    let unread = "Coolify shows its log only to a token with `read:sensitive`";
+    let message = format!("the deployment ended with the status {status}: {}", lines.as_deref().unwrap_or(unread));
     // A cancelled deployment was not tried, and an unknown reason may be transient.
-    let passes = |said: String| PASSING.iter().any(|word| said.contains(word));
+    let passes = |message: String| TRANSIENT.iter().any(|word| message.contains(word));
     let retryable = status != "failed" || lines.is_none_or(|lines| passes(lines.to_lowercase()));
     if retryable { ProviderError::transient(message) } else { ProviderError::permanent(message) }
 }
 
 /// If the application is gone, the next attempt makes it again.
-fn gone_again(failure: Failure, slot: &SlotName) -> ProviderError {
+fn application_gone(failure: Failure, slot: &SlotName) -> ProviderError {
     match failure {
         gone if gone.is_absent(APPLICATION) => ProviderError::transient(format!("the application of {slot} is gone")),
         failure => failure.into(),

@@ -35,7 +35,7 @@ type Asks = HashMap<String, Ask>;
 impl Coolify {
     /// Stops everything that runs or is about to run in a slot, and waits until it has ended.
     pub(super) async fn stop(&self, slot: &SlotName) -> Result<(), ProviderError> {
-        let late = format!("Coolify has not stopped {slot} in time");
+        let late = format!("Coolify did not stop {slot} in time");
         self.in_time(self.pace.ended_within, &late, self.end(slot)).await.map(drop)
     }
 
@@ -102,7 +102,7 @@ impl Coolify {
             Some(ask)
                 if is_shown && (ask.is_shown || (!ask.is_lost && ask.at.elapsed() >= self.pace.settled_after)) =>
             {
-                match self.truly_runs(application, Urgency::Free).await {
+                match self.runs_on_server(application, Urgency::Free).await {
                     Ok(false) => {
                         self.memory().stopped.insert(uuid.clone(), application.marks.start.clone());
                         return Ok(true);
@@ -157,7 +157,7 @@ impl Coolify {
     /// even if it could not stop its container, and then no list shows that container.
     pub(super) async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
         drop(self.descriptions.take(slot));
-        let late = format!("Coolify has not deleted {slot} in time");
+        let late = format!("Coolify did not delete {slot} in time");
         self.in_time(self.pace.ended_within, &late, self.end_and_delete(slot)).await
     }
 
@@ -184,7 +184,7 @@ impl Coolify {
     /// Removes one of several applications of a slot. It does not stop it first, because it was never started.
     pub(super) async fn remove(&self, application: &Application) -> Result<(), ProviderError> {
         let slot = &application.slot;
-        tracing::warn!(%slot, uuid = application.uuid, "slot has a second application at Coolify; deleting it");
+        tracing::warn!(%slot, uuid = application.uuid, "second application at Coolify found; deleting it");
         self.ask_to_delete(application).await
     }
 

@@ -109,7 +109,9 @@ impl Watch {
         } else {
             self.joined.notify_one();
         }
-        answer.await.unwrap_or_else(|_| Err(ProviderError::transient("the listing of Coolify was given up")))
+        answer.await.unwrap_or_else(|_| {
+            Err(ProviderError::transient("the request for Coolify's list of applications was cancelled"))
+        })
     }
 
     /// The slot's application as this process last saw it, which may be a while ago.

@@ -96,7 +96,7 @@ pub struct Container {
     pub running: bool,
     /// Whether nothing has ever run in the container.
     pub is_new: bool,
-    unwell: bool,
+    unhealthy: bool,
     state: String,
     made: String,
     generation: i64,
@@ -112,7 +112,7 @@ impl Container {
             id,
             running: false,
             is_new: true,
-            unwell: false,
+            unhealthy: false,
             state: "created".to_owned(),
             made: String::new(),
             generation: 0,
@@ -145,7 +145,7 @@ impl Container {
             id: found.id?,
             running: state.running == Some(true) || state.restarting == Some(true),
             is_new: status == "created",
-            unwell: health == Some(HealthStatusEnum::UNHEALTHY),
+            unhealthy: health == Some(HealthStatusEnum::UNHEALTHY),
             state: if state.oom_killed == Some(true) { format!("{shown}, out of memory") } else { shown },
             made: label(MADE),
             generation: label(GENERATION).parse().unwrap_or_default(),
@@ -166,7 +166,7 @@ impl Container {
     }
 
     pub fn found(&self, slot: &SlotName) -> Found {
-        Found { unwell: self.unwell, ..Found::new(slot.clone(), self.running, self.state.as_str()) }
+        Found { unhealthy: self.unhealthy, ..Found::new(slot.clone(), self.running, self.state.as_str()) }
     }
 }
 
@@ -182,5 +182,5 @@ pub fn listed(summary: ContainerSummary) -> Option<Found> {
                 | ContainerSummaryStateEnum::RESTARTING
         )
     );
-    Some(Found { unwell: status.contains("(unhealthy)"), ..Found::new(slot, running, status) })
+    Some(Found { unhealthy: status.contains("(unhealthy)"), ..Found::new(slot, running, status) })
 }

@@ -21,7 +21,7 @@ const ALSO_DOCKER_HUB: [&str; 3] = ["index.docker.io", "index.docker.io/v1", "in
 /// The text that a helper prints when it knows no login for a registry. The helpers of all vendors print the same text.
 const NOT_FOUND: &str = "credentials not found in native keychain";
 /// A helper that takes longer probably asks a question that no user sees.
-const HELPER_PATIENCE: Duration = Duration::from_secs(30);
+const HELPER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Why the login at a registry could not be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
@@ -40,9 +40,9 @@ pub enum CredentialsError {
     HelperNotRun { file: String, helper: String },
     #[error("the credential helper `{helper}` failed; to see why, run `echo {registry} | {helper} get`")]
     HelperFailed { helper: String, registry: String },
-    #[error("the credential helper `{helper}` gave an answer for {registry} that is not a login")]
+    #[error("the answer of the credential helper `{helper}` for {registry} is not a login")]
     HelperAnswer { helper: String, registry: String },
-    #[error("the credential helper for {registry} did not answer within {} s", HELPER_PATIENCE.as_secs())]
+    #[error("the credential helper for {registry} failed, or did not answer within {} s", HELPER_TIMEOUT.as_secs())]
     HelperSilent { registry: String },
 }
 
@@ -120,7 +120,7 @@ async fn read(file: PathBuf, names: Vec<String>) -> Result<Option<DockerCredenti
     };
     let registry = names[0].clone();
     let found = tokio::task::spawn_blocking(move || find(&shown, &text, &names));
-    match tokio::time::timeout(HELPER_PATIENCE, found).await {
+    match tokio::time::timeout(HELPER_TIMEOUT, found).await {
         Ok(Ok(found)) => found,
         Ok(Err(_)) | Err(_) => Err(CredentialsError::HelperSilent { registry }),
     }
@@ -147,7 +147,7 @@ fn find(file: &str, text: &str, names: &[String]) -> Result<Option<DockerCredent
             CredentialRetrievalError::CredentialDecodingError => CredentialsError::Undecodable { file, registry },
             CredentialRetrievalError::CredentialMismatchError => CredentialsError::Contradictory { file, registry },
             CredentialRetrievalError::ConfigReadError => {
-                CredentialsError::Malformed { file, why: "it does not have the form that Docker writes".to_owned() }
+                CredentialsError::Malformed { file, why: "it does not have the format that Docker writes".to_owned() }
             }
         });
     }
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_without_the_secret() {
+    fn errors_do_not_contain_the_secret() {
         let auth = |auth: &str| serde_json::json!({"auths": {"registry.example": {"auth": auth}}});
         let helper = serde_json::json!({"credHelpers": {"registry.example": "nobody-has-this"}});
         let differs = serde_json::json!({"auths": {"registry.example":

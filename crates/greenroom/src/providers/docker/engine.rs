@@ -14,7 +14,7 @@ use tokio::sync::OnceCell;
 use super::credentials;
 use crate::providers::check::Check;
 use crate::providers::error_text::with_causes;
-use crate::providers::{LogLine, Progress, ProviderError, Pulled, last};
+use crate::providers::{LogLine, Progress, ProviderError, Pulled, log_tail};
 
 const DEFAULT_HOST: &str = "unix:///var/run/docker.sock";
 /// How long an engine may take to begin an answer, in seconds.
@@ -53,7 +53,10 @@ impl Engine {
                     Some(("unix", _)) => Docker::connect_with_unix(&self.host, TIMEOUT, API_DEFAULT_VERSION),
                     Some(("tcp" | "http", _)) => Docker::connect_with_http(&self.host, TIMEOUT, API_DEFAULT_VERSION),
                     _ => {
-                        let text = format!("a Docker Engine is reached by unix:// or tcp://, not at {}", self.host);
+                        let text = format!(
+                            "the address of a Docker Engine must begin with unix:// or tcp://, unlike {}",
+                            self.host
+                        );
                         return Err(ProviderError::permanent(text));
                     }
                 };
@@ -85,7 +88,7 @@ impl Engine {
         match (cpus, memory) {
             (Some(cpus), Some(memory)) => Ok(HostSize { cpus, memory }),
             _ => Err(ProviderError::transient(format!(
-                "the Docker Engine at {} does not say how large it is",
+                "the Docker Engine at {} does not report its CPUs and memory",
                 self.host
             ))),
         }
@@ -111,7 +114,7 @@ impl Engine {
                 return Err(refused(&Error::DockerStreamError { error: message }));
             }
             layers.note(&step);
-            progress.say(said(&step));
+            progress.report(step_message(&step));
             progress.set(layers.pulled());
         }
         Ok(())
@@ -133,9 +136,9 @@ impl Engine {
 
     async fn check_image(&self, image: &str) -> Check {
         match self.has_image(image).await {
-            Ok(true) => Check::good("image", format!("{image} is there")),
+            Ok(true) => Check::good("image", format!("{image} is pulled")),
             Ok(false) => match self.is_at_registry(image).await {
-                Ok(()) => Check::good("image", format!("{image} is not there yet, and can be pulled")),
+                Ok(()) => Check::good("image", format!("{image} is not pulled yet; the registry has it")),
                 Err(error) => Check::bad("image", error.message),
             },
             Err(error) => Check::bad("image", error.message),
@@ -151,12 +154,12 @@ impl Engine {
 
 /// The address of the engine for this configuration.
 pub fn host_of(configured: Option<&str>) -> String {
-    let said = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
-    configured.map(str::to_owned).or(said).unwrap_or_else(|| DEFAULT_HOST.to_owned())
+    let from_environment = std::env::var("DOCKER_HOST").ok().filter(|host| !host.is_empty());
+    configured.map(str::to_owned).or(from_environment).unwrap_or_else(|| DEFAULT_HOST.to_owned())
 }
 
 /// A step of a pull in one line: the layer, the action and its progress.
-fn said(step: &CreateImageInfo) -> String {
+fn step_message(step: &CreateImageInfo) -> String {
     let detail = step.progress_detail.as_ref();
     let bytes = detail.and_then(|detail| detail.current).map(|current| {
         detail
@@ -201,7 +204,7 @@ pub async fn last_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) -> 
             Err(error) => return Err(provider_error(&error)),
         }
     }
-    Ok(last::lines(&String::from_utf8_lossy(&text)))
+    Ok(log_tail::lines(&String::from_utf8_lossy(&text)))
 }
 
 /// The most bytes of a log that are read, so that its last 64 KiB are included.
@@ -226,7 +229,7 @@ pub async fn timed_lines(lines: impl Stream<Item = Result<LogOutput, Error>>) ->
             text.drain(..text.len() - LOG_BYTES_MAX);
         }
     }
-    Ok(last::timed(&String::from_utf8_lossy(&text)))
+    Ok(log_tail::timed(&String::from_utf8_lossy(&text)))
 }
 
 /// Classifies an engine's error: a refusal is permanent, an internal failure is transient.
@@ -256,7 +259,7 @@ pub fn provider_error(error: &Error) -> ProviderError {
 /// Why an image could not be pulled. If a registry does not exist, or refuses or lacks the image, the error is
 /// permanent. Trouble with the connection is transient.
 fn pull_error(image: &str, error: &Error) -> ProviderError {
-    const FINAL: [&str; 7] = [
+    const PERMANENT: [&str; 7] = [
         "not found",
         "manifest unknown",
         "denied",
@@ -266,7 +269,7 @@ fn pull_error(image: &str, error: &Error) -> ProviderError {
         "no such host",
     ];
     // A registry with a rate limit denies images that it gives again later.
-    const PASSING: [&str; 3] = ["toomanyrequests", "too many requests", "rate limit"];
+    const TRANSIENT: [&str; 3] = ["toomanyrequests", "too many requests", "rate limit"];
     let error = match error {
         Error::DockerStreamError { error } => ProviderError::transient(error.as_str()),
         other => provider_error(other),
@@ -275,7 +278,7 @@ fn pull_error(image: &str, error: &Error) -> ProviderError {
     let says = |any: &[&str]| any.iter().any(|word| lower.contains(word));
     ProviderError {
         message: format!("the image {image} cannot be pulled: {}", error.message.trim()),
-        retryable: error.is_unavailable || !says(&FINAL) || says(&PASSING),
+        retryable: error.is_unavailable || !says(&PERMANENT) || says(&TRANSIENT),
         ..error
     }
 }
@@ -357,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_registry_does_not_have_is_not_asked_for_again() {
+    fn an_image_that_a_registry_does_not_have_is_a_permanent_error() {
         let error = |status_code, message: &str| {
             let message = message.to_owned();
             pull_error("bot", &Error::DockerResponseServerError { status_code, message })

@@ -26,7 +26,7 @@ use self::container::{Container, Recipe};
 pub(super) use self::container::{made_of, recipe_of};
 use self::engine::{Engine, HostSize, INSTALLATION, is_absent, provider_error, status};
 use super::check::Check;
-use super::{Found, Image, LogLine, Progress, Provider, ProviderError, Spec, Stopped};
+use super::{Found, HostMemory, Image, LogLine, Progress, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
 
 /// How long processes may take to end by themselves before they are killed, in seconds.
@@ -88,7 +88,7 @@ impl DockerProvider {
                 Err(error) if is_absent(&error) => return Ok(()),
                 Err(error) => return Err(provider_error(&error)),
                 Ok(_) if begun.elapsed() > GONE_WITHIN => {
-                    return Err(ProviderError::transient(format!("the container {id} is not gone after its removal")));
+                    return Err(ProviderError::transient(format!("the container {id} still exists after its removal")));
                 }
                 Ok(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
@@ -108,11 +108,11 @@ impl DockerProvider {
                 return Ok(Container::made(id));
             }
             if self.find(&spec.slot).await?.is_none() {
-                let text = format!("another container has the name {}, and is not of this installation", spec.slot);
+                let text = format!("the name {} belongs to a container that this installation did not make", spec.slot);
                 return Err(ProviderError::permanent(text));
             }
         }
-        Err(ProviderError::transient(format!("others are at the container {} at the same time", spec.slot)))
+        Err(ProviderError::transient(format!("other processes change the container {} at the same time", spec.slot)))
     }
 
     /// Checks a moment after the start that the container still runs. The error of a failed command contains its last
@@ -125,10 +125,12 @@ impl DockerProvider {
         match state.exit_code {
             None | Some(0) => Ok(()),
             // The container was killed, but not for its memory: an engine that stops kills all its containers.
-            Some(code @ (137 | 143)) if state.oom_killed != Some(true) => {
-                Err(ProviderError::transient(format!("its container was killed at once, with exit code {code}")))
-            }
-            Some(code) => Err(ProviderError::permanent(format!("its container ended at once, with exit code {code}"))),
+            Some(code @ (137 | 143)) if state.oom_killed != Some(true) => Err(ProviderError::transient(format!(
+                "its container was killed right after the start, with exit code {code}"
+            ))),
+            Some(code) => Err(ProviderError::permanent(format!(
+                "its container ended right after the start, with exit code {code}"
+            ))),
         }
     }
 
@@ -146,17 +148,17 @@ impl DockerProvider {
         let wants_too_much = self.recipe.config.cpus.is_some_and(|wanted| wanted > f64::from(cpus))
             || self.recipe.config.memory.is_some_and(|wanted| wanted > memory);
         if wants_too_much {
-            return Check::bad("room", format!("the host has {has}, and one slot needs more"));
+            return Check::bad("room", format!("the host has {has}; one slot needs more"));
         }
         match self.recipe.config.memory {
             Some(each) if each * u64::from(slots) > memory => {
                 let fits = memory / each;
                 let text =
-                    format!("the host has {has}: memory for {fits} slots that are full, and the pool may have {slots}");
+                    format!("the host has {has}: memory for {fits} slots at their limit; the pool may have {slots}");
                 Check::doubtful("room", text)
             }
             Some(_) => Check::good("room", format!("the host has {has}, enough for {slots} slots")),
-            None => Check::good("room", format!("the host has {has}; slots have no limit of memory")),
+            None => Check::good("room", format!("the host has {has}; slots have no memory limit")),
         }
     }
 }
@@ -266,5 +268,9 @@ impl Provider for DockerProvider {
             checks.push(self.check_room(slots).await);
         }
         checks
+    }
+
+    async fn host_memory(&self) -> Result<Option<HostMemory>, ProviderError> {
+        Ok(Some(HostMemory::Total(self.engine.size().await?.memory)))
     }
 }

@@ -4,8 +4,8 @@ use aws::{RunnerPool, Survey};
 
 use super::super::check::Check;
 
-/// How the operator makes the missing parts.
-const INIT: &str = "`greenroom aws init` makes what is missing";
+/// How the operator makes the missing parts, and applies changed sizes.
+const INIT: &str = "run `greenroom aws init`";
 
 pub async fn check(pool: &RunnerPool, slots: u32) -> Vec<Check> {
     let settings = pool.settings();
@@ -27,14 +27,14 @@ fn queues(survey: &Survey) -> Check {
     if survey.missing_queues.is_empty() {
         return Check::good("queues", survey.queues.join(", "));
     }
-    Check::bad("queues", format!("there is no {}: {INIT}", survey.missing_queues.join(", ")))
+    Check::bad("queues", format!("missing at AWS: {}; {INIT}", survey.missing_queues.join(", ")))
 }
 
 /// Without a group nothing can grow, but the server still uses runners that register.
 fn groups(survey: &Survey) -> Check {
     if !survey.missing_groups.is_empty() {
         let missing = survey.missing_groups.join(", ");
-        return Check::bad("groups", format!("there is no {missing}: {INIT}, where a `launch_template` is set"));
+        return Check::bad("groups", format!("missing at AWS: {missing}; set `launch_template`, and {INIT}"));
     }
     let shown = |group: &aws::SurveyedGroup| format!("{} {} of {}", group.name, group.machines, group.max);
     let all = survey.groups.iter().map(shown).collect::<Vec<_>>().join(", ");
@@ -42,7 +42,7 @@ fn groups(survey: &Survey) -> Check {
         Some(group) => Check::doubtful(
             "groups",
             format!(
-                "{} takes {} machines at AWS, and {} are configured: {INIT}",
+                "{} allows {} machines at AWS, but {} are configured: {INIT}",
                 group.name, group.max, group.wanted_max
             ),
         ),

@@ -101,7 +101,7 @@ impl Provider for Ec2Provider {
         true
     }
 
-    fn makes_ahead(&self) -> bool {
+    fn keeps_idle_resources(&self) -> bool {
         false
     }
 
@@ -126,10 +126,10 @@ impl Provider for Ec2Provider {
         }
         Err(match self.pool.ask_for_fresh(spec.requirements.as_ref(), slot).await? {
             Fresh::Coming { group, asked: true } => {
-                ProviderError::transient(format!("no warm runner fits; a fresh one was asked of {group}"))
+                ProviderError::transient(format!("no idle runner fits; a fresh one was requested from {group}"))
             }
             Fresh::Coming { group, asked: false } => {
-                ProviderError::transient(format!("no warm runner fits; one is on its way in {group}"))
+                ProviderError::transient(format!("no idle runner fits; a fresh one is starting in {group}"))
             }
             Fresh::NoCapacity { message } => ProviderError::no_capacity(message),
             Fresh::Impossible { message } => ProviderError::permanent(message),

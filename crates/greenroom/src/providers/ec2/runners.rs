@@ -32,7 +32,7 @@ impl Runners {
         let mut runner_pools = Vec::new();
         for (name, config) in shared {
             let pool = RunnerPool::connect(config.settings(installation)).await;
-            pool.stand_still_at(std::env::var(STAND_STILL_AT).ok().and_then(|word| Step::named(&word)));
+            pool.pause_at(std::env::var(STAND_STILL_AT).ok().and_then(|word| Step::named(&word)));
             runner_pools.push((name, pool));
         }
         Self(Arc::new(Inner { runner_pools, of }))

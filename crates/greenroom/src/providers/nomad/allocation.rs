@@ -23,7 +23,7 @@ const NOT_PULLED: [&str; 7] = [
 /// Texts for a command that the image does not contain.
 const NOT_EXECUTED: [&str; 4] = ["not found", "no such file or directory", "permission denied", "exec format error"];
 /// Texts for a task that no driver understands.
-const MISWRITTEN: [&str; 3] = ["failed to parse config", "image name required", "invalid reference format"];
+const MALFORMED: [&str; 3] = ["failed to parse config", "image name required", "invalid reference format"];
 /// Events that only follow from other events.
 const IDLE_EVENTS: [&str; 9] = [
     "Received",
@@ -93,7 +93,7 @@ impl Allocation {
     }
 
     /// Whether it has to run, but its state is unknown because its node is silent.
-    pub fn is_unheard_of(&self) -> bool {
+    pub fn is_on_silent_node(&self) -> bool {
         self.client_status == "unknown" && self.is_wanted()
     }
 
@@ -132,7 +132,7 @@ impl Allocation {
         let message = format!("on {node}: {}", event.message());
         match event.r#type.as_str() {
             "Terminated" if event.exit_code == 0 => Ok(()),
-            "Terminated" => Err(ProviderError::permanent(format!("its task ended at once {message}"))),
+            "Terminated" => Err(ProviderError::permanent(format!("its task ended right after the start {message}"))),
             "Failed Validation" => Err(ProviderError::permanent(format!("its task cannot run {message}"))),
             _ => {
                 let text = format!("its task could not be started {message}");
@@ -148,8 +148,8 @@ impl Allocation {
 
 impl Event {
     fn message(&self) -> String {
-        let said = [&self.display_message, &self.driver_error].into_iter().find(|message| !message.is_empty());
-        said.unwrap_or(&self.r#type).trim().to_owned()
+        let message = [&self.display_message, &self.driver_error].into_iter().find(|message| !message.is_empty());
+        message.unwrap_or(&self.r#type).trim().to_owned()
     }
 }
 
@@ -174,7 +174,7 @@ fn is_final(message: &str) -> bool {
     let unknown_registry = is_about("failed to pull", &["no such host"]) && !says(&["docker.sock", "docker daemon"]);
     unknown_registry
         || !says(&TROUBLE)
-            && (says(&MISWRITTEN)
+            && (says(&MALFORMED)
                 || is_about("failed to pull", &NOT_PULLED)
                 || is_about("exec: ", &NOT_EXECUTED)
                 || is_about("exec /", &NOT_EXECUTED))
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_with_an_image_or_a_command_stays_and_a_nodes_own_trouble_passes() {
+    fn errors_of_an_image_or_a_command_are_permanent_and_those_of_a_node_are_transient() {
         let stays = [
             "Failed to pull `team/bot:9`: Error response from daemon: manifest for team/bot:9 not found: manifest unknown",
             "Failed to pull `team/bot`: API error (404): pull access denied for team/bot, repository does not exist",

@@ -11,10 +11,10 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::allocation::Allocation;
+use super::capacity::Node;
 use super::client::client;
 use super::follow::{Evaluation, Pace};
 use super::job::{Job, Listed, Meta};
-use super::room::Node;
 use crate::config::provider::NomadConfig;
 use crate::providers::ProviderError;
 use crate::providers::error_text::with_causes;
@@ -62,7 +62,7 @@ struct NomadResponse {
 
 impl NomadResponse {
     /// Whether the answer only means that Nomad has trouble at this moment.
-    fn is_trouble(&self) -> bool {
+    fn is_transient(&self) -> bool {
         let is_own = !self.text.contains(RACED) && !REFUSED.iter().any(|refused| self.text.contains(refused));
         self.status == StatusCode::TOO_MANY_REQUESTS || (self.status.is_server_error() && is_own)
     }
@@ -148,7 +148,7 @@ impl Api {
             all.extend(self.read::<Vec<Listed>>(answer)?);
             match next {
                 Some(next) if next == from => {
-                    return Err(ProviderError::transient("Nomad lists the same page of jobs again and again"));
+                    return Err(ProviderError::transient("Nomad returned the same page of jobs twice"));
                 }
                 Some(next) => from = next,
                 None => return Ok(all),
@@ -231,7 +231,7 @@ impl Api {
         let mut delays = Backoff::growing(self.first_pause, Duration::MAX, GROWTH);
         for _ in 1..ASKED_AT_MOST {
             match self.ask_once(method.clone(), path, query, body.as_ref()).await {
-                Ok(answer) if !answer.is_trouble() => return Ok(answer),
+                Ok(answer) if !answer.is_transient() => return Ok(answer),
                 Ok(_) | Err(Silence::Broken(_)) => tokio::time::sleep(delays.next_delay()).await,
                 Err(Silence::Final(error)) => return Err(error),
             }
@@ -280,10 +280,7 @@ impl Api {
         }
         serde_json::from_str(&answer.text).map_err(|error| {
             let text = self.scrubbed(&answer.text);
-            ProviderError::transient(format!(
-                "what {} answers is not what Nomad answers ({error}): {text}",
-                self.shown()
-            ))
+            ProviderError::transient(format!("the answer of {} is not one of Nomad ({error}): {text}", self.shown()))
         })
     }
 
@@ -292,9 +289,9 @@ impl Api {
     fn refusal(&self, status: StatusCode, text: &str) -> ProviderError {
         let mut message = self.scrubbed(text);
         if message.is_empty() {
-            message = status.canonical_reason().unwrap_or("without a word").to_owned();
+            message = status.canonical_reason().unwrap_or("no message").to_owned();
         }
-        let message = format!("Nomad answers {}: {message}", status.as_u16());
+        let message = format!("Nomad answered with status {}: {message}", status.as_u16());
         let is_refused = match status {
             StatusCode::TOO_MANY_REQUESTS | StatusCode::REQUEST_TIMEOUT | StatusCode::NOT_FOUND => false,
             status if status.is_client_error() => true,

@@ -87,10 +87,10 @@ impl Metric {
             why.push(format!("{dimension} exhausted on {}", nodes(*count)));
         }
         for quota in self.quota_exhausted.iter().flatten() {
-            why.push(format!("the quota limit \"{quota}\" is hit"));
+            why.push(format!("the quota limit \"{quota}\" is reached"));
         }
         if why.is_empty() {
-            why.push(format!("{} evaluated, and none fits", nodes(self.nodes_evaluated)));
+            why.push(format!("{} evaluated; none fits", nodes(self.nodes_evaluated)));
         }
         why.join("; ")
     }
@@ -116,7 +116,7 @@ pub fn outcome(
     match newest(allocations.iter().filter(|one| one.is_of(job))) {
         Some(one) if one.is_running() => return Some(Outcome::Runs),
         // Its state is unknown until its node is back, and the start does not wait for that.
-        Some(one) if one.is_unheard_of() => {
+        Some(one) if one.is_on_silent_node() => {
             return Some(Outcome::Failed(ProviderError::transient(format!("its allocation is {}", one.state()))));
         }
         Some(one) if one.is_live() => return Some(Outcome::Waits),
@@ -135,13 +135,13 @@ pub fn outcome(
     }
     let failed = since.iter().rev().find_map(|one| one.failed.as_ref()?.values().next());
     if let Some(metric) = failed {
-        let message = format!("Nomad cannot place it: {}", metric.message(datacenters));
+        let message = format!("Nomad cannot place the job: {}", metric.message(datacenters));
         return Some(Outcome::Failed(ProviderError::transient(message)));
     }
     let broken = since.iter().rev().find(|one| one.status == "failed");
     broken.map(|one| {
         let message = one.status_description.as_deref().unwrap_or_default();
-        Outcome::Failed(ProviderError::transient(format!("Nomad's evaluation of it failed: {message}")))
+        Outcome::Failed(ProviderError::transient(format!("Nomad's evaluation of the job failed: {message}")))
     })
 }
 
@@ -180,22 +180,22 @@ mod tests {
     }
 
     #[test]
-    fn a_task_that_ended_at_once_tells_its_exit_code_and_one_that_ended_well_was_started() {
+    fn a_task_that_ended_at_once_reports_its_exit_code_and_one_that_succeeded_counts_as_started() {
         let Some(Outcome::Failed(error)) = seen(&[ended(3, 11, "run", terminated(127))]) else { panic!() };
         assert!(!error.retryable);
-        assert_eq!(error.message, "its task ended at once on node-1: Exit Code: 127");
+        assert_eq!(error.message, "its task ended right after the start on node-1: Exit Code: 127");
         assert!(matches!(seen(&[ended(3, 11, "run", terminated(0))]), Some(Outcome::Runs)));
     }
 
     #[test]
-    fn what_was_placed_for_another_version_or_another_job_says_nothing() {
+    fn allocations_of_another_version_or_another_job_are_ignored() {
         let others = [ended(2, 11, "run", terminated(1)), ended(3, 9, "run", terminated(1))];
         assert!(seen(&others).is_none());
         assert!(seen(&[ended(3, 11, "stop", terminated(1))]).is_none(), "what was moved is replaced");
     }
 
     #[test]
-    fn what_nomad_has_put_off_is_not_waited_for() {
+    fn a_delayed_evaluation_of_nomad_is_not_waited_for() {
         let evaluation = |status: &str, time: Value| -> Evaluation {
             let evaluation = json!({"Status": status, "WaitUntil": time, "CreateIndex": 11});
             serde_json::from_value(evaluation).unwrap()
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn why_there_is_no_place_is_said_in_full() {
+    fn all_reasons_of_a_failed_placement_are_reported() {
         let metric = json!({"NodesEvaluated": 3, "NodesAvailable": {"dc1": 3}, "ClassFiltered": null,
                             "ConstraintFiltered": {"missing drivers": 1}, "NodesExhausted": 2,
                             "DimensionExhausted": {"memory": 2}, "QuotaExhausted": ["cpu exhausted (100 needed > 0)"]});
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(
             metric.message(&[]),
             "1 node filtered by the constraint \"missing drivers\"; memory exhausted on 2 nodes; \
-             the quota limit \"cpu exhausted (100 needed > 0)\" is hit"
+             the quota limit \"cpu exhausted (100 needed > 0)\" is reached"
         );
         let nowhere: Metric =
             serde_json::from_value(json!({"NodesEvaluated": 0, "NodesAvailable": {"dc1": 0}})).unwrap();

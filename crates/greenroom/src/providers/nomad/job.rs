@@ -63,7 +63,7 @@ impl Recipe {
 
     /// Whether a job is registered to run exactly this spec.
     pub fn fits(&self, job: &Job, spec: &Spec) -> bool {
-        !job.is_off()
+        !job.is_stopped()
             && job.meta(MADE) == self.made(spec)
             && job.meta(CONNECTION) == spec.connection.as_deref().unwrap_or_default()
     }
@@ -78,7 +78,7 @@ impl Recipe {
     }
 
     /// A job with a count of 0. It contains no data of a bot, so no token can be read from it later.
-    pub fn resting(&self, slot: &SlotName) -> Value {
+    pub fn stopped_job(&self, slot: &SlotName) -> Value {
         self.job(slot, 0, json!({}), &BTreeMap::new(), true)
     }
 
@@ -159,7 +159,7 @@ fn restart(waits: bool) -> Value {
 /// a hot pool a job does not show whether its agent has a bot, so all agents are treated alike.
 ///
 /// So the allocation stays where it is, and continues if the node comes back. If the node is gone, the bot's heartbeats
-/// stop and its slot is cleared. A waiting agent is unwell meanwhile, and sync makes it again on another node.
+/// stop and its slot is cleared. A waiting agent is unhealthy meanwhile, and sync makes it again on another node.
 fn disconnect() -> Value {
     json!({"Replace": false, "LostAfter": LOST_AFTER})
 }
@@ -196,7 +196,7 @@ impl Job {
     }
 
     /// Whether its count is 0.
-    pub fn is_off(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.stop || self.task_groups.iter().all(|group| group.count == 0)
     }
 
@@ -276,15 +276,15 @@ impl Listed {
     pub fn found(&self) -> Found {
         let (starting, queued) = (self.sum(|counts| counts.starting), self.sum(|counts| counts.queued));
         // Unknown allocations that only have to stop are counted too. So the count matters only if nothing else runs.
-        let is_unheard_of = self.is_running() && self.live() == 0 && self.sum(|counts| counts.unknown) > 0;
+        let is_on_silent_node = self.is_running() && self.live() == 0 && self.sum(|counts| counts.unknown) > 0;
         let message = match (self.live(), starting, queued) {
-            _ if is_unheard_of => ", unknown: Nomad does not hear of its node",
+            _ if is_on_silent_node => ", unknown: Nomad has no contact with its node",
             (0, _, queued) if queued > 0 => ", waits for room on a node",
             (live, starting, _) if live > 0 && live == starting => ", starting",
             _ => "",
         };
         let state = format!("{}{message}", self.status);
-        Found { unwell: is_unheard_of, ..Found::new(self.slot(), self.is_running(), state) }
+        Found { unhealthy: is_on_silent_node, ..Found::new(self.slot(), self.is_running(), state) }
     }
 }
 

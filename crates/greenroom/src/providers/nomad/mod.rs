@@ -13,14 +13,14 @@
 //! - [`allocation`]: the allocations of a job, and how they ended
 //! - [`api`]: the HTTP calls and the meaning of the answers
 //! - [`client`]: the HTTP client with its certificates
-//! - [`room`]: nodes, and how many slots fit on them
+//! - [`capacity`]: nodes, and how many slots fit on them
 
 mod allocation;
 mod api;
+mod capacity;
 mod client;
 mod follow;
 mod job;
-mod room;
 mod settle;
 
 use std::time::Duration;
@@ -34,7 +34,7 @@ use self::api::{Api, Registered};
 use self::follow::Outcome;
 use self::job::{Job, Recipe, TASK};
 use super::check::Check;
-use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
+use super::{Found, HostMemory, LogLine, Provider, ProviderError, Spec, Stopped, log_tail};
 use crate::config::provider::NomadConfig;
 
 pub use self::follow::Pace;
@@ -88,22 +88,22 @@ impl NomadProvider {
 
     /// Whether the job is still the one that was seen when its allocations had ended.
     async fn is_still(&self, slot: &SlotName, index: u64) -> Result<bool, ProviderError> {
-        Ok(matches!(self.find(slot).await?, Name::Ours(job) if job.is_off() && job.index == index))
+        Ok(matches!(self.find(slot).await?, Name::Ours(job) if job.is_stopped() && job.index == index))
     }
 
     /// The state of a slot, from its allocations and its job's status.
     async fn seen(&self, slot: &SlotName, status: &str, allocations: &[Allocation]) -> Found {
-        let unended = self.unended(allocations).await;
-        let shown = unended.or_else(|| newest(allocations));
+        let not_ended = self.not_ended(allocations).await;
+        let shown = not_ended.or_else(|| newest(allocations));
         let state = shown.map_or_else(|| status.to_owned(), |one| format!("{status}, {}", one.state()));
-        let unwell = unended.is_some_and(Allocation::is_unheard_of);
-        Found { unwell, ..Found::new(slot.clone(), unended.is_some(), state) }
+        let unhealthy = not_ended.is_some_and(Allocation::is_on_silent_node);
+        Found { unhealthy, ..Found::new(slot.clone(), not_ended.is_some(), state) }
     }
 
     /// The state of a job that was purged while it ran, if it belonged to this installation.
     async fn seen_without_job(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
         let allocations = self.api.allocations(slot.as_str()).await?;
-        let Some(one) = self.unended(&allocations).await else { return Ok(None) };
+        let Some(one) = self.not_ended(&allocations).await else { return Ok(None) };
         let is_ours = self.api.meta_of(&one.id).await?.is_some_and(|meta| self.recipe.owns_meta(&meta));
         Ok(if is_ours { Some(self.seen(slot, "purged", &allocations).await) } else { None })
     }
@@ -111,14 +111,14 @@ impl NomadProvider {
     async fn log_of(&self, allocation: &Allocation) -> Result<Option<String>, ProviderError> {
         let mut text = String::new();
         for stream in ["stdout", "stderr"] {
-            if let Some(more) = self.api.log(&allocation.id, TASK, stream, last::MOST_BYTES / 2).await? {
+            if let Some(more) = self.api.log(&allocation.id, TASK, stream, log_tail::MOST_BYTES / 2).await? {
                 text.push_str(&more);
                 if !text.is_empty() && !text.ends_with('\n') {
                     text.push('\n');
                 }
             }
         }
-        Ok(last::lines(&text))
+        Ok(log_tail::lines(&text))
     }
 
     /// Both streams of an allocation, one after the other: Nomad keeps no timestamps.
@@ -126,7 +126,7 @@ impl NomadProvider {
         let mut lines = Vec::new();
         for stream in ["stdout", "stderr"] {
             if let Some(text) = self.api.log(&allocation.id, TASK, stream, STREAM_BYTES_MAX).await? {
-                lines.extend(last::untimed(&text));
+                lines.extend(log_tail::untimed(&text));
             }
         }
         Ok(lines)
@@ -134,11 +134,11 @@ impl NomadProvider {
 }
 
 fn foreign(slot: &SlotName) -> ProviderError {
-    ProviderError::permanent(format!("another job has the name {slot}, and is not of this installation"))
+    ProviderError::permanent(format!("the name {slot} belongs to a job that this installation did not make"))
 }
 
 fn others(slot: &SlotName) -> ProviderError {
-    ProviderError::transient(format!("others change the job {slot} at the same time"))
+    ProviderError::transient(format!("other processes change the job {slot} at the same time"))
 }
 
 #[async_trait]
@@ -158,7 +158,7 @@ impl Provider for NomadProvider {
                 Name::Foreign => return Err(foreign(&spec.slot)),
                 Name::Free => {}
             }
-            if self.api.register(self.recipe.resting(&spec.slot), 0).await? == Registered::Done {
+            if self.api.register(self.recipe.stopped_job(&spec.slot), 0).await? == Registered::Done {
                 return Ok(self.provider_ref(&spec.slot));
             }
         }
@@ -172,7 +172,7 @@ impl Provider for NomadProvider {
             if self.runs_already(spec).await? {
                 return Ok(self.provider_ref(&spec.slot));
             }
-            let index = self.at_rest(&spec.slot).await?;
+            let index = self.stop_allocations(&spec.slot).await?;
             if self.api.register(self.recipe.running(spec), index).await? == Registered::Raced {
                 continue;
             }
@@ -189,7 +189,7 @@ impl Provider for NomadProvider {
     async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
         match self.find(slot).await? {
             Name::Foreign => {}
-            Name::Free | Name::Ours(_) => drop(self.at_rest(slot).await?),
+            Name::Free | Name::Ours(_) => drop(self.stop_allocations(slot).await?),
         }
         Ok(Stopped::Seen)
     }
@@ -202,12 +202,12 @@ impl Provider for NomadProvider {
         loop {
             match self.find(slot).await? {
                 Name::Foreign => return Ok(()),
-                Name::Free => return self.at_rest(slot).await.map(drop),
+                Name::Free => return self.stop_allocations(slot).await.map(drop),
                 Name::Ours(_) if begun.elapsed() > ENDED_WITHIN => {
-                    return Err(ProviderError::transient(format!("the job {slot} is not gone after it was purged")));
+                    return Err(ProviderError::transient(format!("the job {slot} still exists after it was purged")));
                 }
                 Name::Ours(_) => {
-                    let index = self.at_rest(slot).await?;
+                    let index = self.stop_allocations(slot).await?;
                     if self.is_still(slot, index).await? {
                         self.api.purge(slot.as_str()).await?;
                     }
@@ -275,25 +275,31 @@ impl Provider for NomadProvider {
             return checks;
         }
         let namespace = &self.api.namespace;
-        let listed = self.api.may_list().await.map(|()| format!("it may list the jobs of the namespace {namespace}"));
+        let listed =
+            self.api.may_list().await.map(|()| format!("the token may list the jobs of the namespace {namespace}"));
         let is_known = listed.is_ok();
         checks.push(Check::of("token", listed));
         if !is_known {
             return checks;
         }
-        let there = self.api.has_namespace().await.map(|()| format!("the namespace {namespace} is there"));
+        let there = self.api.has_namespace().await.map(|()| format!("the namespace {namespace} exists"));
         checks.push(Check::of("namespace", there));
         match self.api.nodes().await {
-            Ok(nodes) => checks.extend(room::check(&nodes, &self.recipe.config, slots)),
+            Ok(nodes) => checks.extend(capacity::check(&nodes, &self.recipe.config, slots)),
             // Slots run without this right. Only the number of slots that fit is unknown.
             Err(error) if !error.retryable => {
                 let needed = "`node { policy = \"read\" }`";
-                let text = format!("the nodes cannot be seen, for which the token needs {needed}: {}", error.message);
+                let text = format!("the nodes cannot be read; the token needs {needed}: {}", error.message);
                 checks.push(Check::doubtful("nodes", text));
             }
             Err(error) => checks.push(Check::bad("nodes", error.message)),
         }
         checks
+    }
+
+    async fn host_memory(&self) -> Result<Option<HostMemory>, ProviderError> {
+        let bytes = capacity::memory(&self.api.nodes().await?, &self.recipe.config.datacenters);
+        Ok(Some(HostMemory::Total(bytes)))
     }
 
     // There is no `describe`: everything of a job that a person sees, including its meta, is part of its tasks. A

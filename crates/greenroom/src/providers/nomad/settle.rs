@@ -22,42 +22,46 @@ impl NomadProvider {
     /// Ends all allocations of a slot's job, and waits until they have ended. Afterwards the slot has a job with a
     /// count of 0, or none. Returns the index that the next change must name. A purged job may still have running
     /// allocations.
-    pub(super) async fn at_rest(&self, slot: &SlotName) -> Result<u64, ProviderError> {
-        let index = self.rest(slot, |_| true).await?;
+    pub(super) async fn stop_allocations(&self, slot: &SlotName) -> Result<u64, ProviderError> {
+        let index = self.stop_allocations_if(slot, |_| true).await?;
         index.ok_or_else(|| others(slot))
     }
 
-    /// Like `at_rest`, for jobs that `may_end` accepts. `None` if there is another job now, which is left alone.
-    async fn rest(&self, slot: &SlotName, may_end: impl Fn(&Job) -> bool) -> Result<Option<u64>, ProviderError> {
+    /// Like `stop_allocations`, for jobs that `may_end` accepts. `None` if there is another job now, which is left alone.
+    async fn stop_allocations_if(
+        &self,
+        slot: &SlotName,
+        may_end: impl Fn(&Job) -> bool,
+    ) -> Result<Option<u64>, ProviderError> {
         let (begun, mut delays, mut changes) = (Instant::now(), self.pace.delays(), 0);
         loop {
             let index = match self.find(slot).await? {
                 Name::Free => Some(0),
                 Name::Foreign => return Err(foreign(slot)),
-                Name::Ours(job) if job.is_off() => self.is_settled(slot, &job).await?.then_some(job.index),
+                Name::Ours(job) if job.is_stopped() => self.is_settled(slot, &job).await?.then_some(job.index),
                 Name::Ours(job) if !may_end(&job) => return Ok(None),
                 Name::Ours(_) if changes == CHANGES_AT_MOST => return Err(others(slot)),
                 Name::Ours(job) => {
                     changes += 1;
-                    self.api.register(self.recipe.resting(slot), job.index).await?;
+                    self.api.register(self.recipe.stopped_job(slot), job.index).await?;
                     continue;
                 }
             };
             // The list is read after the job has settled, so it contains every allocation.
             let allocations = self.api.allocations(slot.as_str()).await?;
             let is_late = begun.elapsed() > self.pace.longest * PAUSES;
-            let left = if is_late { self.unended(&allocations).await } else { live(&allocations).next() };
+            let left = if is_late { self.not_ended(&allocations).await } else { live(&allocations).next() };
             match (index, left) {
                 (Some(index), None) => return Ok(Some(index)),
                 (_, Some(one)) if begun.elapsed() > ENDED_WITHIN => {
                     let mut text = format!("the allocation {} does not end: it is {}", one.id, one.state());
                     if let Err(error) = self.api.node_status(&one.node).await {
-                        text = format!("{text}; how its node is cannot be seen: {}", error.message);
+                        text = format!("{text}; the status of its node cannot be read: {}", error.message);
                     }
                     return Err(ProviderError::transient(text));
                 }
                 (None, None) if begun.elapsed() > ENDED_WITHIN => {
-                    let text = format!("Nomad does not evaluate the job {slot}, which is to be stopped");
+                    let text = format!("Nomad has not evaluated the stop of the job {slot}");
                     return Err(ProviderError::transient(text));
                 }
                 _ => tokio::time::sleep(delays.next_delay()).await,
@@ -77,7 +81,7 @@ impl NomadProvider {
 
     /// The first allocation that has not ended. An allocation that has to stop on a silent node counts as ended: its
     /// state is unknown until the node comes back, and then Nomad stops it.
-    pub(super) async fn unended<'a>(&self, allocations: &'a [Allocation]) -> Option<&'a Allocation> {
+    pub(super) async fn not_ended<'a>(&self, allocations: &'a [Allocation]) -> Option<&'a Allocation> {
         for one in live(allocations) {
             if one.is_wanted() || !self.is_silent(&one.node).await {
                 return Some(one);
@@ -91,7 +95,7 @@ impl NomadProvider {
         match self.api.node_status(node).await {
             Ok(status) => matches!(status.as_deref(), None | Some("disconnected" | "down")),
             Err(error) => {
-                tracing::debug!(node, error = error.message, "how a node is cannot be seen");
+                tracing::debug!(node, error = error.message, "node status not read");
                 false
             }
         }
@@ -117,7 +121,7 @@ impl NomadProvider {
                 None => {
                     let since = *open_since.get_or_insert_with(Instant::now);
                     if since.elapsed() > DECIDED_WITHIN {
-                        let text = format!("Nomad places nothing for the job {slot}, and does not say why");
+                        let text = format!("Nomad does not place the job {slot}, and gives no reason");
                         return Ok(Some((Outcome::Failed(ProviderError::transient(text)), job.index)));
                     }
                 }
@@ -129,8 +133,8 @@ impl NomadProvider {
     /// Withdraws a job that did not start, but nothing that another process has begun since. Returns the first error,
     /// which explains more.
     pub(super) async fn withdraw(&self, slot: &SlotName, index: u64, error: ProviderError) -> ProviderError {
-        if let Err(more) = self.rest(slot, |job| job.index == index).await {
-            tracing::warn!(%slot, error = more.message, "failed job not stopped; retried at the next run");
+        if let Err(more) = self.stop_allocations_if(slot, |job| job.index == index).await {
+            tracing::warn!(%slot, error = more.message, "failed job not stopped; the next start or recovery retries");
         }
         error
     }

@@ -27,7 +27,7 @@ use super::user::Account;
 use crate::providers::ProviderError;
 
 /// How long to wait for another operation on the same slot. Longer than it takes to end the slot's processes.
-const LOCK_PATIENCE: Duration = Duration::from_secs(15);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(15);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// How often the removal of a folder is tried when a process adds files meanwhile.
 const REMOVE_ATTEMPTS: usize = 6;
@@ -100,8 +100,8 @@ impl<'a> SlotFolder<'a> {
         let begun = Instant::now();
         while !locked().insert(self.path.clone()) {
             wanted.check()?;
-            if begun.elapsed() > LOCK_PATIENCE {
-                let text = format!("another operation on {} does not end", self.path.display());
+            if begun.elapsed() > LOCK_TIMEOUT {
+                let text = format!("another operation on {} has not ended in time", self.path.display());
                 return Err(ProviderError::transient(text));
             }
             std::thread::sleep(POLL_INTERVAL);
@@ -121,7 +121,7 @@ impl<'a> SlotFolder<'a> {
             Ok(owner) if owner.trim().is_empty() => Ok(None),
             Ok(owner) => Ok(Some(owner.trim().to_owned())),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
-            Err(error) => Err(failed("look into", &self.path, &error)),
+            Err(error) => Err(failed("read", &self.path, &error)),
         }
     }
 
@@ -168,7 +168,7 @@ impl<'a> SlotFolder<'a> {
     fn refuse_stranger(&self) -> Result<(), ProviderError> {
         match self.owner()? {
             Some(owner) if owner != self.installation => {
-                let text = format!("the folder {} is another installation's", self.path.display());
+                let text = format!("the folder {} belongs to another installation", self.path.display());
                 Err(ProviderError::permanent(text))
             }
             _ => Ok(()),

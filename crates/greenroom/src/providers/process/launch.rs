@@ -61,18 +61,20 @@ pub fn start(
         .spawn();
     // The server does not wait for the process, which may outlive it. If it ends earlier, the runtime collects it.
     let mut child = spawned.map_err(|error| failed("run", launcher, &error))?;
-    let mut said = String::new();
+    let mut error = String::new();
     if let Some(pipe) = child.stdout.take() {
-        let read = pipe.into_owned_fd().and_then(|pipe| File::from(pipe).read_to_string(&mut said));
-        read.map_err(|error| ProviderError::transient(format!("the start of a slot cannot be followed: {error}")))?;
+        let read = pipe.into_owned_fd().and_then(|pipe| File::from(pipe).read_to_string(&mut error));
+        read.map_err(|error| {
+            ProviderError::transient(format!("the result of the slot's start cannot be read: {error}"))
+        })?;
     }
-    match said.strip_prefix(PERMANENT) {
-        Some(said) => Err(ProviderError::permanent(said)),
-        None if said.is_empty() => {
+    match error.strip_prefix(PERMANENT) {
+        Some(error) => Err(ProviderError::permanent(error)),
+        None if error.is_empty() => {
             child.id().and_then(|pid| i32::try_from(pid).ok()).inspect(|pid| table::await_environment(*pid));
             Ok(())
         }
-        None => Err(ProviderError::transient(said)),
+        None => Err(ProviderError::transient(error)),
     }
 }
 
@@ -88,11 +90,11 @@ pub fn run(mut arguments: impl Iterator<Item = OsString>) -> ExitCode {
     }
     // If the command cannot run, standard output is already the command's own.
     let Ok(server) = io::stdout().as_fd().try_clone_to_owned() else { return ExitCode::FAILURE };
-    let said = match become_command(&folder, &user, &arguments.collect::<Vec<_>>()) {
+    let error = match become_command(&folder, &user, &arguments.collect::<Vec<_>>()) {
         Err(error) if error.retryable => error.message,
         Err(error) => format!("{PERMANENT}{}", error.message),
     };
-    let _ = File::from(server).write_all(said.as_bytes());
+    let _ = File::from(server).write_all(error.as_bytes());
     ExitCode::FAILURE
 }
 
@@ -118,7 +120,7 @@ fn become_command(
             let mut log = &log;
             let _ = writeln!(log, "greenroom: /tmp and /dev/shm are shared with other slots: {error}");
         }
-        account.become_it().map_err(permanent)?;
+        account.switch_to_account().map_err(permanent)?;
         nix::sys::prctl::set_no_new_privs().map_err(|error| permanent(error.to_string()))?;
     }
     std::env::set_current_dir(&work).map_err(|error| failed("enter the slot's folder", &work, &error))?;

@@ -30,7 +30,7 @@ use self::folder::{SlotFolder, failed, write_whole};
 use self::table::{MARK, START, Table, end_all};
 use self::user::Account;
 use super::check::Check;
-use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped, last};
+use super::{Found, HostMemory, LogLine, Provider, ProviderError, Spec, Stopped, log_tail};
 
 /// The variables of the server's environment that each slot gets.
 const PASSED_ON: [&str; 5] = ["PATH", "LANG", "LC_ALL", "TZ", "RUST_LOG"];
@@ -45,6 +45,8 @@ pub struct Settings {
     pub command: Vec<String>,
     /// The user that slots run as. Without it, slots run as the server's user.
     pub user: Option<String>,
+    /// Variables that every slot gets.
+    pub environment: BTreeMap<String, String>,
     /// The `greenroom` binary, which becomes the command of a slot.
     pub launcher: PathBuf,
     /// Distinguishes the processes of this installation from all other processes of the machine.
@@ -69,10 +71,10 @@ impl Wanted {
     fn check(&mut self) -> Result<(), ProviderError> {
         let gap = std::mem::replace(&mut self.last_check, Instant::now()).elapsed();
         if self.is_given_up.load(Ordering::SeqCst) {
-            return Err(ProviderError::transient("the operation was given up"));
+            return Err(ProviderError::transient("the operation was cancelled"));
         }
         if gap > STOOD_STILL {
-            return Err(ProviderError::transient("this server stood still in the middle of an operation on the slot"));
+            return Err(ProviderError::transient("this server was suspended during an operation on the slot"));
         }
         Ok(())
     }
@@ -149,10 +151,11 @@ impl Settings {
         self.digest(spec.environment.get("GREENROOM_URL"))
     }
 
-    /// The fingerprint of the command and its user, with one more text.
+    /// The fingerprint of the command, its user and its variables, with one more text.
     fn digest(&self, beside: Option<&String>) -> String {
         let mut digest = Sha256::new();
-        for word in self.command.iter().chain(&self.user).chain(beside) {
+        let variables = self.environment.iter().flat_map(|(name, value)| [name, value]);
+        for word in self.command.iter().chain(&self.user).chain(variables).chain(beside) {
             digest.update(word.len().to_be_bytes());
             digest.update(word);
         }
@@ -207,7 +210,8 @@ impl Settings {
     }
 
     fn environment(&self, spec: &Spec, start: &str, work: &Path) -> BTreeMap<String, String> {
-        let mut environment = spec.environment.clone();
+        let mut environment = self.environment.clone();
+        environment.extend(spec.environment.clone());
         let passed_on = PASSED_ON.into_iter().filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?)));
         environment.extend(passed_on);
         environment.insert(MARK.to_owned(), self.mark(&spec.slot));
@@ -241,12 +245,12 @@ impl Settings {
     fn log_since_start(&self, slot: &SlotName) -> Result<Vec<LogLine>, ProviderError> {
         let folder = self.folder_of(slot);
         let text = read_from(&folder.log(), |length| length.saturating_sub(LOG_BYTES_MAX).max(folder.log_start()))?;
-        Ok(text.map(|text| last::untimed(&text)).unwrap_or_default())
+        Ok(text.map(|text| log_tail::untimed(&text)).unwrap_or_default())
     }
 
     fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
-        let text = read_from(&self.folder_of(slot).log(), |length| length.saturating_sub(last::MOST_BYTES as u64))?;
-        Ok(text.and_then(|text| last::lines(&text)))
+        let text = read_from(&self.folder_of(slot).log(), |length| length.saturating_sub(log_tail::MOST_BYTES as u64))?;
+        Ok(text.and_then(|text| log_tail::lines(&text)))
     }
 }
 
@@ -279,8 +283,14 @@ pub fn program_is_at(program: &str, path: &OsStr, folder: &Path) -> bool {
     }
 }
 
+/// The memory in bytes that new processes can use, from the text of `/proc/meminfo`.
+fn available(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
 fn found(slot: SlotName, running: bool) -> Found {
-    Found::new(slot, running, if running { "it has processes" } else { "it has a folder and no process" })
+    Found::new(slot, running, if running { "processes run in it" } else { "no process runs in it" })
 }
 
 #[async_trait]
@@ -359,13 +369,17 @@ impl Provider for ProcessProvider {
         let folder = std::env::current_dir().unwrap_or_default();
         let is_there = program_is_at(program, &std::env::var_os("PATH").unwrap_or_default(), &folder);
         let command = match is_there {
-            true => Check::good("command", format!("{program} is there")),
+            true => Check::good("command", format!("{program} exists")),
             false => Check::bad("command", format!("there is no {program} on this machine")),
         };
         let user = self.0.account().transpose();
         let user =
             user.map(|account| Check::of("user", account.map(|account| format!("slots run as {}", account.name))));
         [command].into_iter().chain(user).collect()
+    }
+
+    async fn host_memory(&self) -> Result<Option<HostMemory>, ProviderError> {
+        Ok(std::fs::read_to_string("/proc/meminfo").ok().as_deref().and_then(available).map(HostMemory::Free))
     }
 
     async fn describe(&self, slot: &SlotName, description: &str) {

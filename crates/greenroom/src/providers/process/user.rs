@@ -23,10 +23,10 @@ impl Account {
     }
 
     /// Switches this process to the account. The process cannot switch back.
-    pub fn become_it(&self) -> Result<(), String> {
+    pub fn switch_to_account(&self) -> Result<(), String> {
         let denied = |error: nix::Error| {
             let name = &self.name;
-            format!("the server may not run slots as `{name}` ({error}): run it as root, or leave `user` out")
+            format!("the server may not run slots as `{name}` ({error}): run the server as root, or remove `user`")
         };
         let name = CString::new(self.name.as_str()).map_err(|error| error.to_string())?;
         initgroups(&name, self.gid).map_err(denied)?;

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use bollard::models::{Node, NodeSpecAvailabilityEnum, NodeState};
+use bollard::models::{Node, NodeSpecAvailabilityEnum, NodeState, ResourceObject};
 use bollard::query_parameters::{
     InspectServiceOptions, ListNodesOptions, ListServicesOptionsBuilder, UpdateServiceOptionsBuilder,
 };
@@ -26,7 +26,7 @@ use self::tasks::{Run, Tasks};
 use super::check::Check;
 use super::docker::engine::{self, Engine, INSTALLATION, is_absent, provider_error, status};
 use super::docker::{credentials, recipe_of};
-use super::{Found, LogLine, Provider, ProviderError, Spec, Stopped};
+use super::{Found, HostMemory, LogLine, Provider, ProviderError, Spec, Stopped};
 use crate::config::provider::DockerConfig;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -98,7 +98,8 @@ impl SwarmProvider {
                 }
                 None if self.make(spec, replicas).await? => {}
                 None if self.find(&spec.slot).await?.is_none() => {
-                    let text = format!("another service has the name {}, and is not of this installation", spec.slot);
+                    let text =
+                        format!("the name {} belongs to a service that this installation did not make", spec.slot);
                     return Err(ProviderError::permanent(text));
                 }
                 None => {}
@@ -108,12 +109,12 @@ impl SwarmProvider {
     }
 
     /// Sets the service to no replicas. `None` if there is no such service.
-    async fn put_to_rest(&self, slot: &SlotName) -> Result<Option<Service>, ProviderError> {
+    async fn scale_to_zero(&self, slot: &SlotName) -> Result<Option<Service>, ProviderError> {
         for _ in 0..CHANGED_AGAIN {
             let Some(service) = self.find(slot).await? else { return Ok(None) };
             // A service without replicas is changed too: a concurrent change that another process has prepared then
             // fails.
-            if !self.change(&service, service.at_rest()).await? {
+            if !self.change(&service, service.without_replicas()).await? {
                 continue;
             }
             // Swarm keeps the previous version of a service. Only a second change removes the bot's data from it.
@@ -133,7 +134,7 @@ impl SwarmProvider {
             Err(error) if is_absent(&error) => return Ok(Tasks::default()),
             Err(error) => return Err(provider_error(&error)),
         };
-        if tasks.are_over() {
+        if tasks.have_ended() {
             return Ok(tasks);
         }
         let nodes = docker.list_nodes(None::<ListNodesOptions>).await.map_err(|error| provider_error(&error))?;
@@ -146,11 +147,11 @@ impl SwarmProvider {
         let (begun, mut backoff) = (Instant::now(), Backoff::new(FIRST_PAUSE, LONGEST_PAUSE));
         loop {
             let tasks = self.tasks(service_id).await?;
-            if tasks.are_over() {
+            if tasks.have_ended() {
                 return Ok(());
             }
             if begun.elapsed() > ENDED_WITHIN {
-                return Err(ProviderError::transient(format!("what runs in it does not end: {}", tasks.shown())));
+                return Err(ProviderError::transient(format!("its task does not end: {}", tasks.shown())));
             }
             tokio::time::sleep(backoff.next_delay()).await;
         }
@@ -172,7 +173,7 @@ impl SwarmProvider {
                 }
                 Run::Failed(said) => return Err(failure(&said)),
                 Run::Waiting(Some(said)) if begun.elapsed() > TAKEN_WITHIN => {
-                    return Err(ProviderError::transient(format!("no node has taken it: {said}")));
+                    return Err(ProviderError::transient(format!("no node has accepted its task: {said}")));
                 }
                 Run::Waiting(_) => tokio::time::sleep(backoff.next_delay()).await,
             }
@@ -188,12 +189,12 @@ impl SwarmProvider {
             Err(error) => tracing::debug!(%slot, error = error.message, "slot log not read"),
         }
         let is_own = |found: &Service| found.attempt == service.attempt;
-        let rested = match self.find(slot).await {
-            Ok(Some(found)) if is_own(&found) => self.put_to_rest(slot).await.map(drop),
+        let scaled = match self.find(slot).await {
+            Ok(Some(found)) if is_own(&found) => self.scale_to_zero(slot).await.map(drop),
             Ok(_) => Ok(()),
             Err(error) => Err(error),
         };
-        if let Err(error) = rested {
+        if let Err(error) = scaled {
             tracing::warn!(%slot, error = error.message, "failed start not rolled back; recovery retries");
         }
         error
@@ -229,10 +230,9 @@ impl SwarmProvider {
             count if count < all => Check::doubtful("nodes", found),
             _ => Check::good("nodes", found),
         };
-        let resources = |node: &&Node| node.description.as_ref()?.resources.clone();
         let has: Vec<(f64, f64)> = ready
             .iter()
-            .filter_map(resources)
+            .filter_map(|node| resources_of(node))
             .map(|has| (has.nano_cpus.unwrap_or_default() as f64 / 1e9, has.memory_bytes.unwrap_or_default() as f64))
             .collect();
         vec![nodes, self.check_room(&has, slots)]
@@ -254,9 +254,9 @@ impl SwarmProvider {
         let fits: f64 =
             nodes.iter().map(|(c, m)| fit(*cpus, *c).min(fit(memory.map(|memory| memory as f64), *m))).sum();
         if fits < 1.0 {
-            Check::bad("room", format!("{has}, and one slot needs more than any node has"))
+            Check::bad("room", format!("{has}; one slot needs more than any node has"))
         } else if fits < f64::from(slots) {
-            Check::doubtful("room", format!("{has}: room for {fits} slots at once, and the pool may have {slots}"))
+            Check::doubtful("room", format!("{has}: room for {fits} slots; the pool may have {slots}"))
         } else {
             Check::good("room", format!("{has}, enough for {slots} slots"))
         }
@@ -267,19 +267,23 @@ fn state_of(node: &Node) -> Option<NodeState> {
     node.status.as_ref()?.state
 }
 
+fn resources_of(node: &Node) -> Option<&ResourceObject> {
+    node.description.as_ref()?.resources.as_ref()
+}
+
 fn takes_tasks(node: &Node) -> bool {
     let availability = node.spec.as_ref().and_then(|spec| spec.availability);
     state_of(node) == Some(NodeState::READY) && availability == Some(NodeSpecAvailabilityEnum::ACTIVE)
 }
 
 fn others_at(slot: &SlotName) -> ProviderError {
-    ProviderError::transient(format!("others change the service {slot} at the same time"))
+    ProviderError::transient(format!("other processes change the service {slot} at the same time"))
 }
 
 /// Why a task failed. An image or command that one node cannot run fails on every node.
 fn failure(said: &str) -> ProviderError {
-    const FINAL: [&str; 4] = ["No such image", "executable file not found", "no such file or directory", "exit ("];
-    if FINAL.iter().any(|word| said.contains(word)) {
+    const PERMANENT: [&str; 4] = ["No such image", "executable file not found", "no such file or directory", "exit ("];
+    if PERMANENT.iter().any(|word| said.contains(word)) {
         ProviderError::permanent(said)
     } else {
         ProviderError::transient(said)
@@ -308,7 +312,7 @@ impl Provider for SwarmProvider {
             && !(self.recipe.is_for(&service, spec) && service.replicas == 1)
         {
             // A task for another bot ends first.
-            self.put_to_rest(&spec.slot).await?;
+            self.scale_to_zero(&spec.slot).await?;
             self.ended(&service.id).await?;
         }
         let service = self.put(spec, 1).await?;
@@ -319,7 +323,7 @@ impl Provider for SwarmProvider {
     }
 
     async fn stop(&self, slot: &SlotName, _fresh: bool) -> Result<Stopped, ProviderError> {
-        if let Some(service) = self.put_to_rest(slot).await? {
+        if let Some(service) = self.scale_to_zero(slot).await? {
             self.ended(&service.id).await?;
         }
         Ok(Stopped::Seen)
@@ -327,7 +331,7 @@ impl Provider for SwarmProvider {
 
     async fn delete(&self, slot: &SlotName) -> Result<(), ProviderError> {
         // The tasks end first: Swarm does not report the tasks of a removed service.
-        let Some(service) = self.put_to_rest(slot).await? else { return Ok(()) };
+        let Some(service) = self.scale_to_zero(slot).await? else { return Ok(()) };
         self.ended(&service.id).await?;
         match self.engine.docker().await?.delete_service(&service.id).await {
             Err(error) if !is_absent(&error) => Err(provider_error(&error)),
@@ -349,9 +353,9 @@ impl Provider for SwarmProvider {
     async fn inspect(&self, slot: &SlotName) -> Result<Option<Found>, ProviderError> {
         let Some(service) = self.find(slot).await? else { return Ok(None) };
         let tasks = self.tasks(&service.id).await?;
-        let (wanted, running) = (service.replicas > 0, !tasks.are_over());
+        let (wanted, running) = (service.replicas > 0, !tasks.have_ended());
         let found = Found::new(slot.clone(), wanted || running, tasks.shown());
-        Ok(Some(Found { unwell: wanted && !tasks.has_running(), ..found }))
+        Ok(Some(Found { unhealthy: wanted && !tasks.has_running(), ..found }))
     }
 
     async fn last_lines(&self, slot: &SlotName) -> Result<Option<String>, ProviderError> {
@@ -382,6 +386,13 @@ impl Provider for SwarmProvider {
             checks.extend(self.check_nodes(slots).await);
         }
         checks
+    }
+
+    async fn host_memory(&self) -> Result<Option<HostMemory>, ProviderError> {
+        let nodes = self.nodes().await?;
+        let resources = nodes.iter().filter(|node| takes_tasks(node)).filter_map(resources_of);
+        let bytes = resources.filter_map(|has| u64::try_from(has.memory_bytes?).ok()).sum();
+        Ok(Some(HostMemory::Total(bytes)))
     }
 
     /// Changes a label of the service, which leaves its tasks alone.

@@ -145,7 +145,7 @@ impl Service {
     }
 
     /// The same service without replicas, for no bot, and without a bot's data in its environment.
-    pub fn at_rest(&self) -> ServiceSpec {
+    pub fn without_replicas(&self) -> ServiceSpec {
         let mut labels = self.spec.labels.clone().unwrap_or_default();
         labels.remove(START);
         let mode = ServiceSpecMode {
@@ -192,12 +192,12 @@ pub fn listed(service: bollard::models::Service) -> Option<Found> {
     let spec = service.spec?;
     let slot = SlotName::stored(spec.labels.as_ref()?.get(SLOT)?.clone());
     let wanted = replicas(&spec);
-    // An older engine does not report it. An unknown state does not count as unwell.
+    // An older engine does not report it. An unknown state does not count as unhealthy.
     let Some(running) = service.service_status.and_then(|status| status.running_tasks) else {
         return Some(Found::new(slot, wanted > 0, format!("{wanted} tasks are wanted")));
     };
     let found = Found::new(slot, wanted > 0 || running > 0, format!("{running} of {wanted} tasks run"));
-    Some(Found { unwell: wanted > 0 && running == 0, ..found })
+    Some(Found { unhealthy: wanted > 0 && running == 0, ..found })
 }
 
 #[cfg(test)]
@@ -205,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_swarm_would_take_as_a_template_is_written_as_text() {
+    fn template_syntax_of_swarm_is_escaped() {
         assert_eq!(literal(r#"{"a": {"b": 1}}"#), r#"{"a": {"b": 1}}"#);
         assert_eq!(literal("{{.Node.Hostname}}"), r#"{{"{{"}}.Node.Hostname}}"#);
         assert_eq!(literal("{{{"), r#"{{"{{"}}{"#);

@@ -54,13 +54,13 @@ fn is_over(task: &Task) -> bool {
 }
 
 /// Whether the task was never assigned to a node, so that nothing of it exists anywhere.
-fn is_nowhere(task: &Task) -> bool {
+fn is_unassigned(task: &Task) -> bool {
     task.node_id.as_deref().unwrap_or_default().is_empty()
         && matches!(task.desired_state, Some(TaskState::SHUTDOWN | TaskState::REMOVE))
 }
 
 /// Swarm's message about the task.
-fn said(task: &Task) -> Option<String> {
+fn task_message(task: &Task) -> Option<String> {
     let status = task.status.as_ref()?;
     let text = status.err.as_deref().filter(|err| !err.is_empty())?;
     Some(text.to_owned())
@@ -68,8 +68,8 @@ fn said(task: &Task) -> Option<String> {
 
 impl Tasks {
     /// Whether no task runs any more.
-    pub fn are_over(&self) -> bool {
-        self.0.iter().all(|task| is_over(task) || is_nowhere(task))
+    pub fn have_ended(&self) -> bool {
+        self.0.iter().all(|task| is_over(task) || is_unassigned(task))
     }
 
     pub fn has_running(&self) -> bool {
@@ -93,12 +93,14 @@ impl Tasks {
         let own: Vec<&Task> = self.0.iter().filter(|task| label(task).as_deref() == Some(attempt)).collect();
         let has_failed = |task: &&&Task| matches!(state(task), Some(TaskState::FAILED | TaskState::REJECTED));
         if let Some(task) = own.iter().rev().find(has_failed) {
-            return Run::Failed(said(task).unwrap_or_else(|| "its task failed, and Swarm does not say why".to_owned()));
+            return Run::Failed(
+                task_message(task).unwrap_or_else(|| "its task failed, and Swarm gives no reason".to_owned()),
+            );
         }
-        match own.last().map(|task| (state(task), said(task))) {
+        match own.last().map(|task| (state(task), task_message(task))) {
             Some((Some(TaskState::RUNNING), _)) => Run::Running,
             Some((Some(TaskState::COMPLETE), _)) => Run::Over,
-            Some((_, said)) => Run::Waiting(said),
+            Some((_, message)) => Run::Waiting(message),
             None => Run::Waiting(None),
         }
     }
@@ -107,7 +109,7 @@ impl Tasks {
     pub fn shown(&self) -> String {
         let Some(task) = self.0.last() else { return "no task".to_owned() };
         let state = state(task).map_or("unknown".to_owned(), |state| state.to_string());
-        match said(task) {
+        match task_message(task) {
             Some(said) => format!("task {state}: {said}"),
             None => format!("task {state}"),
         }

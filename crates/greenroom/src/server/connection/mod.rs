@@ -265,7 +265,7 @@ where
 
 fn log(ended: Result<(), hyper::Error>) -> bool {
     if let Err(error) = ended {
-        tracing::debug!(%error, "connection broken off");
+        tracing::debug!(%error, "connection failed");
     }
     true
 }
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_that_nobody_reads_is_given_up() {
+    async fn an_unread_answer_is_given_up() {
         let (mut client, serving) = connected().await;
         client.write_all(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
         tokio::time::timeout(Duration::from_secs(20), serving).await.unwrap().unwrap();

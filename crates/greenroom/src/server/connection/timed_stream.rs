@@ -45,7 +45,7 @@ impl TimedStream {
         let Some(waiting) = &mut self.waiting else { return Poll::Pending };
         ready!(waiting.until.as_mut().poll(cx));
         metrics::counter!("greenroom_http_unread_answers_total").increment(1);
-        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the peer does not read")))
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the client does not read the response")))
     }
 }
 

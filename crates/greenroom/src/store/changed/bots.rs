@@ -30,9 +30,9 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         .maybe_text("slot", &new, |(_, bot, _)| bot.slot.as_ref().map(SlotName::as_str))
         .maybe_id("connection_id", &new, |(_, bot, _)| bot.connection.map(|id| id.0))
         .maybe_time("awaited_since", &new, |(new, ..)| new.is_awaited.then_some(now))
-        .int("line_arrival", &new, |(_, bot, _)| bot.arrival)
+        .int("queue_arrival", &new, |(_, bot, _)| bot.arrival)
         .int("turn", &new, |(_, bot, _)| bot.turn)
-        .maybe_time("line_until", &new, |(_, bot, _)| bot.wait_until)
+        .maybe_time("queue_until", &new, |(_, bot, _)| bot.wait_until)
         .now(now);
     let opened = Rows::default().id("user_id", &new, |(_, bot, _)| bot.user.0).id("id", &new, |(new, ..)| new.id.0);
     parts.add(
@@ -42,10 +42,10 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         Write::Statement(
                 "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority,
                                queue_timeout_ms, requirements, config, metadata, pool, slot, connection_id, awaited_since,
-                               line_arrival, turn, line_until, status, status_since, created_at, updated_at)
+                               queue_arrival, turn, queue_until, status, status_since, created_at, updated_at)
              SELECT id, user_id, platform, native_meeting_id, meeting_url, bot_display_name, priority, queue_timeout_ms,
-                    requirements::json, config::json, metadata::json, pool, slot, connection_id, awaited_since, line_arrival,
-                    turn, line_until, 'reserved', now, now, now
+                    requirements::json, config::json, metadata::json, pool, slot, connection_id, awaited_since,
+                    queue_arrival, turn, queue_until, 'reserved', now, now, now
                FROM {rows} WHERE {fenced}",
         ),
     );
@@ -79,8 +79,8 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         .text("pool", &granted, |(grant, _)| grant.pool.as_str())
         .id("connection_id", &granted, |(grant, _)| grant.connection.0)
         .maybe_time("awaited_since", &granted, |(grant, _)| grant.is_awaited.then_some(now))
-        .maybe_time("line_until", &granted, |(_, bot)| bot.wait_until)
-        .int("line_returns", &granted, |(_, bot)| bot.returns)
+        .maybe_time("queue_until", &granted, |(_, bot)| bot.wait_until)
+        .int("queue_returns", &granted, |(_, bot)| bot.returns)
         .now(now);
     parts.add(
         "granted_bots",
@@ -89,8 +89,9 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         Write::Update(
             existing("bots", &[("id", "id")])
                 .only_if("bots.status = 'reserved'"),
-            "slot = r.slot, pool = r.pool, connection_id = r.connection_id, awaited_since = r.awaited_since,
-                line_until = coalesce(r.line_until, bots.line_until), line_returns = r.line_returns, updated_at = r.now",
+            "slot = input.slot, pool = input.pool, connection_id = input.connection_id, awaited_since = input.awaited_since,
+                queue_until = coalesce(input.queue_until, bots.queue_until), queue_returns = input.queue_returns,
+                updated_at = input.now",
         ),
     );
     // Only one part writes each row: the last one that was planned for it.
@@ -107,8 +108,8 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         rows,
         Write::Update(
             existing("bots", &[("id", "id")])
-                .only_if("bots.status = 'reserved' AND bots.connection_id IS NOT DISTINCT FROM r.before"),
-            "connection_id = r.connection_id, awaited_since = NULL, updated_at = r.now",
+                .only_if("bots.status = 'reserved' AND bots.connection_id IS NOT DISTINCT FROM input.before"),
+            "connection_id = input.connection_id, awaited_since = NULL, updated_at = input.now",
         ),
     );
     let returned: Vec<_> = (changes.returned.iter())
@@ -122,9 +123,9 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         rows,
         Write::Update(
             existing("bots", &[("id", "id")])
-                .only_if("bots.slot = r.slot AND bots.status = 'reserved' AND bots.stop_asked_at IS NULL"),
-            "slot = NULL, connection_id = NULL, awaited_since = NULL, line_returns = line_returns + 1,
-                updated_at = r.now",
+                .only_if("bots.slot = input.slot AND bots.status = 'reserved' AND bots.stop_asked_at IS NULL"),
+            "slot = NULL, connection_id = NULL, awaited_since = NULL, queue_returns = queue_returns + 1,
+                updated_at = input.now",
         ),
     );
     let is_reconnected = |id: &BotId| changes.reconnected.iter().any(|bot| bot.bot == *id);
@@ -134,7 +135,7 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
         "awaited_bots",
         false,
         rows,
-        Write::Update(existing("bots", &[("id", "id")]), "awaited_since = r.now, updated_at = r.now"),
+        Write::Update(existing("bots", &[("id", "id")]), "awaited_since = input.now, updated_at = input.now"),
     );
     ends(parts, changes, now);
 }
@@ -162,12 +163,13 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         Write::Update(
             existing("bots", &[("id", "id")]).only_if(
                 // Since the decision, the bot may have joined and returned to this status.
-                "bots.status = r.before AND (r.reason IS DISTINCT FROM 'never_joined' OR bots.joined_at IS NULL)",
+                "bots.status = input.before AND (input.reason IS DISTINCT FROM 'never_joined' OR bots.joined_at IS NULL)",
             ),
-            "status = r.status, status_since = r.now, reason = r.reason, fault = r.fault, error = coalesce(r.error, bots.error),
-                exit_code = coalesce(r.exit_code, bots.exit_code), end_time = r.now, updated_at = r.now,
-                connection_id = CASE WHEN r.is_returned = 0 THEN coalesce(r.connection_id, bots.connection_id) END,
-                slot = CASE WHEN r.is_returned = 0 THEN bots.slot END",
+            "status = input.status, status_since = input.now, reason = input.reason, fault = input.fault,
+                error = coalesce(input.error, bots.error), exit_code = coalesce(input.exit_code, bots.exit_code),
+                end_time = input.now, updated_at = input.now,
+                connection_id = CASE WHEN input.is_returned = 0 THEN coalesce(input.connection_id, bots.connection_id) END,
+                slot = CASE WHEN input.is_returned = 0 THEN bots.slot END",
         ),
     );
     let rows = Rows::default().id("user_id", &ends, |end| end.user.0).id("id", &ends, |end| end.bot.0);
@@ -185,8 +187,8 @@ fn ends<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         false,
         rows,
         Write::Statement(
-            "UPDATE sessions SET ended_at = r.now FROM {rows}
-              WHERE sessions.bot_id = r.id AND sessions.ended_at IS NULL AND {fenced}",
+            "UPDATE sessions SET ended_at = input.now FROM {rows}
+              WHERE sessions.bot_id = input.id AND sessions.ended_at IS NULL AND {fenced}",
         ),
     );
 }

@@ -24,7 +24,7 @@ pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Time
         .int("priority", &waiting, |(bot, _)| bot.priority)
         .int("turn", &waiting, |(bot, _)| bot.turn)
         .int("arrival", &waiting, |(bot, _)| bot.arrival)
-        .text("wants", &waiting, |(bot, _)| queue_key(bot.requirements.as_ref()))
+        .text("requirements", &waiting, |(bot, _)| queue_key(bot.requirements.as_ref()))
         .time("queued_at", &waiting, |(_, queued)| queued.queued_at)
         .time("timeout_at", &waiting, |(_, queued)| queued.timeout_at)
         .maybe_time("not_before", &waiting, |(_, queued)| queued.not_before);
@@ -71,7 +71,7 @@ fn gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Timestamp) {
         rows,
         Write::Delete(
             existing("deployments", &[("slot", "slot")])
-                .only_if("deployments.bot_id IS NOT DISTINCT FROM r.bot_id AND deployments.holder = r.holder"),
+                .only_if("deployments.bot_id IS NOT DISTINCT FROM input.bot_id AND deployments.holder = input.holder"),
         ),
     );
     let asked: Vec<_> = changes.deployments.iter().collect();

@@ -85,7 +85,7 @@ pub fn slots<'a>(
         rows,
         Write::Update(
             existing("pools", &[("name", "name")]),
-            "slots = r.slots, mean_hold_ms = r.mean_hold_ms, attribute_sets = r.attribute_sets::json",
+            "slots = input.slots, mean_hold_ms = input.mean_hold_ms, attribute_sets = input.attribute_sets::json",
         ),
     );
     let events: Vec<_> = changes.events.iter().collect();

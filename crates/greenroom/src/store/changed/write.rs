@@ -2,19 +2,19 @@
 
 use crate::store::columns::{LOCATION, Rows};
 
-/// The action on the rows `r`.
+/// The action on the rows `input`.
 pub enum Write {
     /// The statement itself, with `{rows}` for the rows and `{fenced}` for the check of the token.
     Statement(&'static str),
     Insert(NewRows),
     /// Sets these columns.
     Update(Existing, &'static str),
-    /// Sets every column of `r` that is not a key.
+    /// Sets every column of `input` that is not a key.
     UpdateAll(Existing),
     Delete(Existing),
 }
 
-/// New rows for a table, with every column of `r` except `now`.
+/// New rows for a table, with every column of `input` except `now`.
 #[derive(Clone, Copy)]
 pub struct NewRows {
     table: &'static str,
@@ -51,13 +51,13 @@ impl NewRows {
 #[derive(Clone, Copy)]
 pub struct Existing {
     pub table: &'static str,
-    /// The columns that find a row, each with the column of `r` that has its value.
+    /// The columns that find a row, each with the column of `input` that has its value.
     pub keys: &'static [(&'static str, &'static str)],
     /// An additional condition on the row.
     pub only_if: &'static str,
     /// On PostgreSQL, whether the row's newest version has the highest `epoch`.
     pub has_epoch: bool,
-    /// On PostgreSQL, whether `r` has a column `location`, the last location of the row.
+    /// On PostgreSQL, whether `input` has a column `location`, the last location of the row.
     pub has_location: bool,
 }
 
@@ -87,12 +87,12 @@ impl Existing {
     fn set_all(&self, rows: &Rows<'_>) -> String {
         let is_key = |name: &str| self.keys.iter().any(|(_, column)| *column == name);
         let set =
-            rows.names().filter(|name| !is_key(name) && *name != LOCATION).map(|name| format!("{name} = r.{name}"));
+            rows.names().filter(|name| !is_key(name) && *name != LOCATION).map(|name| format!("{name} = input.{name}"));
         set.collect::<Vec<_>>().join(", ")
     }
 
     fn is_found(&self, table: &str) -> String {
-        let equal = self.keys.iter().map(|(key, column)| format!("{table}.{key} = r.{column}"));
+        let equal = self.keys.iter().map(|(key, column)| format!("{table}.{key} = input.{column}"));
         equal.collect::<Vec<_>>().join(" AND ")
     }
 
@@ -104,14 +104,15 @@ impl Existing {
         let newest = format!("SELECT found.ctid AS location FROM {table} AS found WHERE {is_found} {newest}LIMIT 1");
         let (newest, is_it) = if self.has_location {
             // Another row may be at this location now. With an equality PostgreSQL would use the index instead.
-            let same = self.keys.iter().map(|(key, column)| format!("{table}.{key} IS NOT DISTINCT FROM r.{column}"));
+            let same =
+                self.keys.iter().map(|(key, column)| format!("{table}.{key} IS NOT DISTINCT FROM input.{column}"));
             let same = same.collect::<Vec<_>>().join(" AND ");
-            (format!("SELECT coalesce(r.location, ({newest})) AS location OFFSET 0"), same)
+            (format!("SELECT coalesce(input.location, ({newest})) AS location OFFSET 0"), same)
         } else {
             (newest, "true".to_owned())
         };
         format!(
-            "{rows} CROSS JOIN LATERAL ({newest}) AS at WHERE {table}.ctid = at.location AND {is_it} AND {}",
+            "{rows} CROSS JOIN LATERAL ({newest}) AS newest WHERE {table}.ctid = newest.location AND {is_it} AND {}",
             self.only_if
         )
     }

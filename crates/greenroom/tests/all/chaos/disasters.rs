@@ -1,4 +1,4 @@
-//! What happens to the servers: one after the other and drawn by lot, so that the same seed does the same again.
+//! The disasters of the servers, one after the other, chosen by a seed. The same seed repeats the same disasters.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ pub struct Disasters {
     random: Random,
     kills: usize,
     freezes: usize,
-    /// A replica that ended instead of serving, because it was started while the database was away.
+    /// Replicas that ended instead of serving, because they were started while the database was stopped.
     failed_starts: usize,
     postgres_restarts: usize,
     redis_restarts: usize,
@@ -42,8 +42,8 @@ impl Disasters {
         Self { random, kills, freezes, failed_starts, postgres_restarts, redis_restarts, replicas, postgres, redis }
     }
 
-    /// Each round has one restart of PostgreSQL and one of Redis; replicas die all the time, and in a long run one of
-    /// them stands still now and then.
+    /// Each round restarts PostgreSQL once and Redis once. Replicas are killed all the time, and in a long run one is
+    /// sometimes suspended.
     pub async fn happen(&mut self, lasts: Duration) {
         let begun = Instant::now();
         let round = ROUND.min(lasts);
@@ -76,10 +76,11 @@ impl Disasters {
     async fn replica_goes(&mut self) {
         let killed = self.kill_any().await;
         self.pause(0, 1_500).await;
-        assert!(self.replicas.try_start(killed).await, "a replica did not start again");
+        assert!(self.replicas.try_start(killed).await, "a replica did not restart");
     }
 
-    /// Sometimes for longer than its leases last: others have taken over then what it believes to hold.
+    /// Suspends a replica, sometimes for longer than its leases last. Then others have taken over what it believes to
+    /// hold.
     async fn replica_stands_still(&mut self) {
         let any = dice(&self.random, self.replicas.len() as u64) as usize;
         self.replicas.freeze(any);
@@ -88,7 +89,7 @@ impl Disasters {
         self.freezes += 1;
     }
 
-    /// With a replica that is killed as well, and that somebody starts again and again until it stays.
+    /// Restarts PostgreSQL, and kills a replica as well, which is started again until it serves.
     async fn postgres_goes(&mut self) {
         let killed = self.kill_any().await;
         let crashes = self.postgres_restarts % 2 == 1;
@@ -117,7 +118,7 @@ impl Disasters {
         self.postgres_restarts += 1;
     }
 
-    /// And is away for a while.
+    /// Stops Redis, and starts it again after a while.
     async fn redis_goes(&mut self) {
         self.redis.kill();
         self.pause(500, 2_000).await;

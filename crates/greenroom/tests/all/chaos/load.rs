@@ -1,5 +1,5 @@
-//! Users who ask for bots as fast as their limits let them, and for some to leave again. Whoever gets no answer asks the
-//! same again under the same key, until there is one.
+//! Users who request bots as fast as their limits allow, and stop some of them. A user who gets no answer repeats the
+//! request with the same key until there is one.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -14,24 +14,24 @@ use tokio_util::sync::CancellationToken;
 use super::dice;
 use crate::support::{Client, meet_link};
 
-/// Somebody must have answered by then.
+/// Some replica must have answered within this time.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Longer than a replica needs that lives.
+/// Longer than a running replica needs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
-/// So many ask for each user at once.
+/// The number of concurrent requests of each user.
 const ASKERS: usize = 3;
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 const AGAIN_AFTER: Duration = Duration::from_millis(50);
 
-/// How a bot ends if nobody hurts it.
+/// How a bot ends if nothing disturbs it.
 #[derive(Debug)]
 pub struct Wanted {
     pub code: u8,
-    /// Its user asks it to leave.
+    /// Its user stops it.
     pub leaves: bool,
 }
 
-/// What came of it.
+/// The result of the load.
 #[derive(Debug, Default)]
 pub struct Done {
     /// The bots that were acknowledged.
@@ -39,9 +39,9 @@ pub struct Done {
     pub asked: usize,
     refused: usize,
     stopped: usize,
-    /// What was said instead of an answer, and how often.
+    /// The errors that came instead of an answer, and how often.
     unanswered: BTreeMap<String, usize>,
-    /// Answers that nobody should get.
+    /// Answers that no user should get.
     pub strange: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ struct Asker {
     done: Done,
 }
 
-/// All of them ask until it is over, and then until everything that was asked is answered.
+/// All users send requests until `over` is set, and then repeat open requests until each is answered.
 pub fn begin(users: &[Client], seed: u64, over: &CancellationToken) -> Vec<JoinHandle<Done>> {
     let all = users.iter().flat_map(|user| (0..ASKERS).map(move |number| (user, number)));
     let requests = all.zip(1..).map(|((user, number), offset)| {
@@ -107,7 +107,7 @@ async fn ask_until(mut asker: Asker, over: CancellationToken) -> Done {
 }
 
 impl Asker {
-    /// Asks for a bot of its own, and gives its id.
+    /// Requests a bot, and returns its id.
     async fn ask(&mut self, count: usize) -> Option<String> {
         let stays = dice(&self.random, 4) == 0;
         let leaves = stays || dice(&self.random, 4) == 0;
@@ -116,7 +116,7 @@ impl Asker {
             false => format!("0.{}", dice(&self.random, 10)),
         };
         let code = if stays { 0 } else { [0, 0, 0, 7][dice(&self.random, 4) as usize] };
-        // Those who ask for the same user ask for other meetings.
+        // Concurrent requests of the same user are for different meetings.
         let meeting = count * ASKERS + self.number;
         let bot_request = json!({
             "meeting_url": meet_link(meeting), "priority": 50 * dice(&self.random, 3),
@@ -145,7 +145,7 @@ impl Asker {
     }
 }
 
-/// Asks a bot to leave, some time into its life.
+/// Stops a bot some time after its start.
 async fn stop(client: Client, bot: String, after: Duration) -> Done {
     tokio::time::sleep(after).await;
     let mut done = Done { stopped: 1, ..Done::default() };
@@ -156,7 +156,7 @@ async fn stop(client: Client, bot: String, after: Duration) -> Done {
     done
 }
 
-/// Says the same until somebody decides.
+/// Repeats a request until it is decided.
 async fn answer(call: impl Fn() -> reqwest::RequestBuilder, done: &mut Done) -> (StatusCode, Value) {
     let begun = Instant::now();
     loop {
@@ -168,7 +168,7 @@ async fn answer(call: impl Fn() -> reqwest::RequestBuilder, done: &mut Done) -> 
             Err(_) => "a connection that broke".to_owned(),
         };
         *done.unanswered.entry(why).or_default() += 1;
-        assert!(begun.elapsed() < PATIENCE, "nobody answers");
+        assert!(begun.elapsed() < PATIENCE, "no replica answers");
         tokio::time::sleep(AGAIN_AFTER).await;
     }
 }

@@ -1,9 +1,8 @@
-//! Three replicas under load, of which one is killed every few seconds; PostgreSQL is restarted under them, and Redis.
-//! Every bot that was acknowledged ends with a reason, no slot has two bots, no limit is passed, and nothing is left
-//! running. `scripts/chaos` does it for longer, and shows the figures.
-//!
-//! - `load`: users who ask for bots, and ask again when no answer comes
-//! - `disasters`: what happens to the servers
+//! Three replicas under load. One of them is killed every few seconds, and PostgreSQL and Redis are restarted. Every
+//! acknowledged bot ends with a reason, no slot has two bots, no limit is exceeded, and nothing is left running.
+//! `scripts/chaos` does this for longer, and prints the figures.
+//! - `load`: users who request bots, and repeat a request without an answer
+//! - `disasters`: kills, suspends and restarts the servers
 
 mod disasters;
 mod load;
@@ -20,17 +19,17 @@ use crate::support::{
     Database, PrivatePostgres, PrivateRedis, Replicas, Watch, expect_no_two_at_once, process_pool, until,
 };
 
-/// How many bots each of them may run at once.
+/// The limit of each user.
 const USERS: [i64; 5] = [2, 3, 4, 5, 6];
 const REPLICAS: usize = 3;
 const GATE: i64 = 4;
 const SECONDS: u64 = 25;
-/// Longer than the longest patience in the queue, then a start that is never heard of, and then the minutes after which the
-/// keepers see that a slot is stuck.
+/// Longer than the longest time in the queue, plus a start without a callback, plus the time after which the keepers
+/// find a stuck slot.
 const SETTLED_WITHIN: Duration = Duration::from_secs(150);
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Deadlines that end what the chaos breaks while somebody is looking.
+/// Deadlines that are short enough to end broken bots within the test.
 const DEADLINES: &str = r#"
     [sweeper]
     interval = "1s"
@@ -44,7 +43,7 @@ const DEADLINES: &str = r#"
     interval = "5s"
 "#;
 
-/// Stays until it is told to leave, or as long as its configuration says, and ends as that says.
+/// Stays until it gets the command to leave, or for the time in its configuration, and ends as the configuration says.
 const BOT: &str = r#"
     life=${BOT_DATA#*\"life\":\"}; life=${life%%\"*}
     code=${BOT_DATA#*\"code\":\"}; code=${code%%\"*}
@@ -54,7 +53,7 @@ const BOT: &str = r#"
     exit $code
 "#;
 
-/// A number below `sides`, from a sequence that follows from the seed.
+/// A number below `sides`, from a sequence that the seed determines.
 fn dice(random: &Random, sides: u64) -> u64 {
     u64::from_le_bytes(random.bytes().unwrap()) % sides
 }
@@ -113,7 +112,7 @@ async fn every_bot_ends_with_a_reason_whatever_dies_among_replicas_postgres_and_
     assert_eq!(done.strange, [] as [String; 0]);
 }
 
-/// Waits until every bot is at an end, nobody waits for anything, and every slot is free.
+/// Waits until every bot has ended, the queue and the gate are empty, and every slot is free.
 async fn settle(url: &str) {
     let mut reader = PgConnection::connect(url).await.unwrap();
     let deadline = Instant::now() + SETTLED_WITHIN;
@@ -132,7 +131,8 @@ async fn settle(url: &str) {
     }
 }
 
-/// There are exactly the bots that were acknowledged, each at an end with a reason. Gives how many ended how.
+/// Asserts that exactly the acknowledged bots exist, and that each ended with a reason. Returns how many ended in which
+/// way.
 async fn expect_ends(url: &str, acknowledged: &HashMap<String, load::Wanted>) -> BTreeMap<String, usize> {
     let mut reader = PgConnection::connect(url).await.unwrap();
     let sql = "SELECT CAST(id AS TEXT), status, reason FROM bots";
@@ -140,23 +140,24 @@ async fn expect_ends(url: &str, acknowledged: &HashMap<String, load::Wanted>) ->
     let mut ends = BTreeMap::new();
     for (id, status, reason) in &bots {
         let reason = reason.as_ref().unwrap_or_else(|| panic!("{id} is {status} without a reason"));
-        let wanted = acknowledged.get(id).unwrap_or_else(|| panic!("{id} is there, and its user asked in vain"));
+        let wanted =
+            acknowledged.get(id).unwrap_or_else(|| panic!("{id} exists, but was not acknowledged to its user"));
         let is_own = match (status.as_str(), reason.as_str()) {
             ("completed", "finished") => wanted.code == 0,
             ("completed", "stopped") => wanted.leaves,
             ("failed", "crashed") => wanted.code != 0,
-            // It waited too long, or what it said was not heard for too long.
+            // It waited too long, or its callbacks did not arrive for too long.
             ("failed", "queue_timeout" | "no_start" | "no_join" | "heartbeat_lost") => true,
             _ => false,
         };
-        assert!(is_own, "{id} is {status}, {reason}, though it was to be {wanted:?}");
+        assert!(is_own, "{id} is {status}, {reason}, but should be {wanted:?}");
         *ends.entry(format!("{status}, {reason}")).or_default() += 1;
     }
-    assert_eq!(bots.len(), acknowledged.len(), "some were acknowledged and are not there");
+    assert_eq!(bots.len(), acknowledged.len(), "some acknowledged bots do not exist");
     ends
 }
 
-/// Of what runs only agents are left that wait in their slots, one in each.
+/// Asserts that only agents still run, one waiting in each slot.
 async fn expect_nothing_left(database: &Database) {
     let mut left = Vec::new();
     until("only agents that wait are left", async || {

@@ -1,4 +1,5 @@
-//! The providers, each with what it needs: the real thing where it can be had, and what may go wrong on the way to it.
+//! The providers under test, each with the server that it needs: the real one if possible. Some can disturb the
+//! connection to it.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -16,33 +17,33 @@ use crate::support::{
     process_provider, until,
 };
 
-/// A provider, and how to have another one for the same slots, as after a crash.
+/// A provider, and a function that opens another one for the same slots, as after a crash.
 pub struct Kind {
     pub provider: Arc<dyn Provider>,
     pub reopen: Box<dyn Fn() -> Arc<dyn Provider>>,
     /// The same provider for another installation.
     pub stranger: Arc<dyn Provider>,
-    /// Its slots have names of their own, because what runs them may be shared by many tests.
+    /// A unique pool name, because other tests may use the same server.
     pool: String,
     pub trouble: Box<dyn Trouble>,
 }
 
-/// What goes wrong between a provider and what runs its slots. It lives as long as the test.
+/// Faults between a provider and the server of its slots. It lives as long as the test.
 pub trait Trouble {
-    /// The next answers to changes come late.
+    /// Delays the next answers to changes.
     fn delay(&self, _count: usize) {}
 
-    /// The next answers to changes are lost, although what was asked for is done.
+    /// Drops the next answers to changes. The changes are carried out.
     fn lose(&self, _count: usize) {}
 
-    /// Expects that nothing was sent that the real thing would not take.
+    /// Asserts that the provider sent nothing that the real server would refuse.
     fn expect_no_fault(&self) {}
 }
 
-/// There is nothing between a provider of processes and the kernel.
+/// Nothing is between a provider of processes and the kernel.
 impl Trouble for tempfile::TempDir {}
 
-/// An engine is reached through a relay; what is behind it goes with the test.
+/// The provider reaches the engine through a relay. The engine's resources are removed with the test.
 impl<B> Trouble for (Relay, B) {
     fn delay(&self, count: usize) {
         self.0.delay(count);
@@ -82,12 +83,12 @@ impl Kind {
         Spec { slot: self.slot(number), generation: 1, connection, environment, fresh: true, requirements: None }
     }
 
-    /// For an agent that waits.
+    /// The spec of an agent that waits.
     pub fn waiting(&self, number: i64) -> Spec {
         Spec { connection: None, ..self.spec(number, "") }
     }
 
-    /// What is there under a slot's name, and whether something runs in it.
+    /// Whether something runs in a slot, or `None` if the slot does not exist.
     pub async fn inspect(&self, number: i64) -> Option<bool> {
         self.provider.inspect(&self.slot(number)).await.unwrap().map(|found| found.running)
     }
@@ -113,7 +114,7 @@ impl Kind {
     }
 }
 
-/// A slot that is there, and whether something runs in it.
+/// An existing slot, and whether something runs in it.
 pub type There = (SlotName, bool);
 
 pub async fn list(provider: &dyn Provider) -> Vec<There> {
@@ -141,14 +142,14 @@ pub fn docker() -> Made {
         let host = Some(format!("tcp://{}", relay.address));
         let config = DockerConfig { host, image, ..DockerConfig::default() };
         let installation = new_installation();
-        let ours = engine.ours(&format!("greenroom.installation={installation}"));
+        let labelled = engine.labelled(&format!("greenroom.installation={installation}"));
         let made =
             move |installation| -> Arc<dyn Provider> { Arc::new(DockerProvider::new(config.clone(), installation)) };
-        Kind::new(installation, made, (relay, ours))
+        Kind::new(installation, made, (relay, labelled))
     })
 }
 
-/// Slots that are services of a swarm that only this test has.
+/// Slots that are services of a swarm that only this test uses.
 pub fn swarm() -> Made {
     Box::pin(async {
         let swarm = Swarm::single().await;
@@ -176,7 +177,7 @@ impl Trouble for Arc<CoolifyFixture> {
     }
 }
 
-/// Slots that are applications of a Coolify that is none.
+/// Slots that are applications of the fake Coolify.
 pub fn coolify(dialect: Dialect) -> Made {
     Box::pin(async move {
         let fixture = Arc::new(CoolifyFixture::new(|settings| settings.dialect = dialect).await);
@@ -188,7 +189,7 @@ pub fn coolify(dialect: Dialect) -> Made {
     })
 }
 
-/// Slots that are jobs of a Nomad that runs nothing, and takes no mistake.
+/// Slots that are jobs of the fake Nomad, which refuses every mistake.
 pub fn nomad() -> Made {
     Box::pin(async {
         let fake = NomadFake::start().await;

@@ -1,4 +1,5 @@
-//! The end of what runs, and of applications: seen on the server, and not only told.
+//! The end of containers and of applications. The provider checks it at the server, and does not trust the shown status
+//! alone.
 
 use std::time::{Duration, Instant};
 
@@ -17,24 +18,24 @@ async fn a_stop_is_waited_for_and_prunes_no_images() {
     assert!(begun.elapsed() >= Duration::from_millis(300));
     assert_eq!((fixture.only().status.as_str(), fixture.fake.prunes()), ("exited", 0));
     assert_eq!(fixture.count(Operation::Stop), 1);
-    // What is known to have stopped is not stopped once more.
+    // A second stop is not sent, because the provider knows that the container has stopped.
     provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
     assert_eq!((fixture.count(Operation::Stop), fixture.count(Operation::Logs)), (1, 1));
     fixture.no_violations();
 }
 
 #[tokio::test]
-async fn a_stop_that_never_comes_true_is_an_error_and_is_asked_for_more_than_once() {
+async fn a_stop_that_never_takes_effect_is_retried_and_then_an_error() {
     let fixture = CoolifyFixture::new(|settings| settings.stop = Duration::from_secs(100)).await;
     let provider = fixture.process();
     provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     let error = provider.stop(&CoolifyFixture::slot(1), true).await.unwrap_err();
-    assert!(error.retryable && error.message.contains("not stopped"), "{error:?}");
+    assert!(error.retryable && error.message.contains("did not stop"), "{error:?}");
     assert!(fixture.count(Operation::Stop) >= 2);
 }
 
 #[tokio::test]
-async fn a_stop_ends_also_what_is_still_to_be_deployed() {
+async fn a_stop_also_ends_a_queued_deployment() {
     let fixture = CoolifyFixture::plain().await;
     fixture.fake.hold_deployments(true);
     let provider = fixture.process();
@@ -48,12 +49,12 @@ async fn a_stop_ends_also_what_is_still_to_be_deployed() {
 }
 
 #[tokio::test]
-async fn what_coolify_does_not_know_to_run_yet_is_stopped_all_the_same() {
+async fn a_container_that_coolify_does_not_show_as_running_yet_is_stopped() {
     let fixture = CoolifyFixture::plain().await;
     let mut events = fixture.fake.events();
     let uuid = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     until("it is healthy", async || fixture.only().status == "running:healthy").await;
-    // The word of its start has not come through.
+    // Coolify has not noticed the start yet.
     fixture.fake.set_status(&uuid, "exited");
     fixture.process().stop(&CoolifyFixture::slot(1), true).await.unwrap();
     assert_eq!(fixture.count(Operation::Stop), 1);
@@ -73,15 +74,15 @@ async fn a_deletion_is_waited_for_and_prunes_no_images() {
 }
 
 #[tokio::test]
-async fn a_stop_that_is_shown_and_was_none_is_no_stop() {
+async fn a_stop_that_is_only_shown_does_not_count() {
     let fixture = CoolifyFixture::new(|settings| settings.stop_only_shows = true).await;
     let provider = fixture.process();
     let uuid = provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     let error = provider.stop(&CoolifyFixture::slot(1), true).await.unwrap_err();
-    assert!(error.retryable && error.message.contains("not stopped"), "{error:?}");
+    assert!(error.retryable && error.message.contains("did not stop"), "{error:?}");
     assert_eq!((fixture.only().status.as_str(), fixture.fake.runs(&uuid)), ("exited", true));
     assert!(fixture.count(Operation::Stop) >= 2);
-    // Neither is there anything to be deleted, nor to be started.
+    // Nothing can be deleted or started either.
     provider.delete(&CoolifyFixture::slot(1)).await.unwrap_err();
     assert_eq!((fixture.count(Operation::Delete), fixture.fake.orphans()), (0, 0));
     provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap_err();
@@ -92,7 +93,7 @@ async fn a_stop_that_is_shown_and_was_none_is_no_stop() {
 }
 
 #[tokio::test]
-async fn a_deletion_that_would_leave_what_runs_finds_nothing_running() {
+async fn a_deletion_stops_the_container_first() {
     let fixture = CoolifyFixture::new(|settings| settings.delete_leaves = true).await;
     let provider = fixture.process();
     provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
@@ -102,13 +103,13 @@ async fn a_deletion_that_would_leave_what_runs_finds_nothing_running() {
 }
 
 #[tokio::test]
-async fn a_server_that_cannot_be_reached_has_stopped_nothing_whatever_is_shown() {
+async fn an_unreachable_server_has_stopped_nothing_whatever_coolify_shows() {
     let fixture = CoolifyFixture::plain().await;
     let provider = fixture.process();
     let uuid = provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     until("it is healthy", async || fixture.only().status == "running:healthy").await;
     fixture.fake.set_settings(|settings| settings.server_is_down = true);
-    // That is what Coolify writes for all that is on it.
+    // Coolify shows this status for every application on such a server.
     fixture.fake.set_status(&uuid, "exited");
     for process in [&provider, &fixture.process()] {
         let error = process.stop(&CoolifyFixture::slot(1), true).await.unwrap_err();
@@ -126,7 +127,7 @@ async fn a_server_that_cannot_be_reached_has_stopped_nothing_whatever_is_shown()
 #[case::gateway(Fault::Refuse(404, "no Route matched with those values"))]
 #[case::token(Fault::Refuse(400, "Invalid token."))]
 #[tokio::test]
-async fn only_coolifys_own_word_says_that_nothing_runs(#[case] fault: Fault) {
+async fn only_an_answer_of_coolify_itself_proves_that_nothing_runs(#[case] fault: Fault) {
     let fixture = CoolifyFixture::new(|settings| settings.stop_only_shows = true).await;
     let provider = fixture.process();
     let uuid = provider.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
@@ -136,7 +137,7 @@ async fn only_coolifys_own_word_says_that_nothing_runs(#[case] fault: Fault) {
 }
 
 #[tokio::test]
-async fn what_docker_is_about_to_start_again_is_ended_as_well() {
+async fn a_container_that_docker_is_about_to_restart_is_ended_as_well() {
     let fixture = CoolifyFixture::new(|settings| settings.restart = Duration::from_millis(600)).await;
     let uuid = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     fixture.fake.exit(&uuid);
@@ -148,13 +149,13 @@ async fn what_docker_is_about_to_start_again_is_ended_as_well() {
 }
 
 #[tokio::test]
-async fn a_stop_that_is_carried_out_late_does_not_end_what_is_started_next() {
+async fn a_late_stop_does_not_end_the_next_start() {
     let mut fixture = CoolifyFixture::new(|settings| settings.stop = Duration::from_millis(400)).await;
     fixture.pace.settled_after = Duration::from_millis(600);
     let (one, other) = (fixture.process(), fixture.process());
     let uuid = one.start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     one.stop(&CoolifyFixture::slot(1), true).await.unwrap();
-    // This one does not know of it, and has it stopped once more.
+    // This process does not know that the application has stopped, and stops it again.
     other.stop(&CoolifyFixture::slot(1), true).await.unwrap();
     assert_eq!(fixture.count(Operation::Stop), 2);
     other.start(&CoolifyFixture::spec(1, "b")).await.unwrap();

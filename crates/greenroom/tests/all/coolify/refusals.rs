@@ -1,4 +1,4 @@
-//! What Coolify refuses, and what only stands between us and Coolify.
+//! Errors of Coolify itself, and errors of a proxy between the provider and Coolify.
 
 use greenroom::config::provider::CoolifyConfig;
 use greenroom::providers::Provider;
@@ -18,7 +18,7 @@ async fn a_listing_that_fails_is_an_error() {
 }
 
 #[tokio::test]
-async fn lost_answers_and_errors_of_its_own_are_got_over() {
+async fn lost_answers_and_server_errors_of_coolify_are_retried() {
     let fixture = CoolifyFixture::plain().await;
     let provider = fixture.process();
     for operation in [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start, Operation::Stop] {
@@ -39,7 +39,7 @@ async fn lost_answers_and_errors_of_its_own_are_got_over() {
 }
 
 #[tokio::test]
-async fn what_it_refuses_stays_refused_in_its_own_words_and_without_the_token() {
+async fn a_refusal_of_coolify_is_permanent_with_its_message_and_without_the_token() {
     let fixture = CoolifyFixture::plain().await;
     let with = |change: fn(&mut CoolifyConfig)| {
         let mut config = fixture.config();
@@ -63,7 +63,7 @@ async fn what_it_refuses_stays_refused_in_its_own_words_and_without_the_token() 
 }
 
 #[tokio::test]
-async fn nobody_at_the_address_is_an_error_that_may_pass() {
+async fn a_refused_connection_is_a_transient_error() {
     let fixture = CoolifyFixture::plain().await;
     let config = CoolifyConfig { api_url: "http://127.0.0.1:9".to_owned(), ..fixture.config() };
     let provider = fixture.process_with(config);
@@ -82,8 +82,8 @@ async fn a_token_that_may_not_read_secrets_is_enough() {
     provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
     fixture.fake.fail_next_deployment(&["no"]);
     let error = provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap_err();
-    // What nobody knows may pass.
-    assert!(error.retryable && error.message.contains("may read secrets"), "{error:?}");
+    // An unknown reason may be temporary.
+    assert!(error.retryable && error.message.contains("`read:sensitive`"), "{error:?}");
 }
 
 #[rstest]
@@ -93,7 +93,7 @@ async fn a_token_that_may_not_read_secrets_is_enough() {
 #[case::switched_off_for_a_while(Fault::Refuse(403, "API is disabled."))]
 #[case::odd(Fault::Refuse(400, "Invalid token."))]
 #[tokio::test]
-async fn a_look_that_is_refused_ends_no_start_for_good(#[case] fault: Fault) {
+async fn a_refused_status_request_does_not_fail_a_start_permanently(#[case] fault: Fault) {
     let fixture = CoolifyFixture::plain().await;
     for operation in [Operation::Deployments, Operation::List] {
         fixture.fake.break_next(operation, fault, 3);
@@ -105,7 +105,7 @@ async fn a_look_that_is_refused_ends_no_start_for_good(#[case] fault: Fault) {
 }
 
 #[tokio::test]
-async fn a_page_of_a_proxy_is_no_word_of_coolify() {
+async fn a_page_of_a_proxy_is_not_an_answer_of_coolify() {
     let fixture = CoolifyFixture::plain().await;
     let provider = fixture.process();
     for operation in [Operation::Create, Operation::BulkEnvs, Operation::Describe, Operation::Start] {
@@ -117,7 +117,7 @@ async fn a_page_of_a_proxy_is_no_word_of_coolify() {
         tries += 1;
     }
     assert_eq!(fixture.fake.applications().len(), 1);
-    // Neither is an application gone because a page says so.
+    // A page of a proxy does not prove that an application is gone either.
     fixture.fake.break_next(Operation::Stop, Fault::Page(404), 1);
     fixture.fake.break_next(Operation::Logs, Fault::Page(404), 1);
     provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();

@@ -1,4 +1,4 @@
-//! From an application to what runs in it.
+//! The start of an application, until its container runs.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::support::{CoolifyFault as Fault, CoolifyFixture, CoolifyOperation as 
 #[case::gets(Dialect::Gets, 1)]
 #[case::both(Dialect::Both, 0)]
 #[tokio::test]
-async fn the_method_that_it_takes_is_found_once_and_again_when_it_changes(
+async fn the_http_method_of_coolify_is_found_once_and_again_after_an_update(
     #[case] dialect: Dialect,
     #[case] refused: usize,
 ) {
@@ -23,7 +23,7 @@ async fn the_method_that_it_takes_is_found_once_and_again_when_it_changes(
     provider.stop(&CoolifyFixture::slot(1), true).await.unwrap();
     let count = || fixture.fake.calls().iter().filter(|call| call.status == 405).count();
     assert_eq!(count(), refused);
-    // An update, or its taking back.
+    // An update of Coolify, or its rollback.
     let other = if dialect == Dialect::Gets { Dialect::Posts } else { Dialect::Gets };
     fixture.fake.set_settings(|settings| settings.dialect = other);
     provider.start(&CoolifyFixture::spec(1, "b")).await.unwrap();
@@ -39,7 +39,7 @@ async fn a_start_whose_deployment_is_queued_already_is_followed() {
     let first = fixture.process();
     let starting = tokio::spawn(async move { first.start(&CoolifyFixture::spec(1, "a")).await });
     fixture.until_count(Operation::Start, 1).await;
-    // That process dies, and another goes on.
+    // That process dies, and another continues.
     starting.abort();
     let second = fixture.process();
     let starting = tokio::spawn(async move { second.start(&CoolifyFixture::spec(1, "a")).await });
@@ -52,7 +52,7 @@ async fn a_start_whose_deployment_is_queued_already_is_followed() {
 }
 
 #[tokio::test]
-async fn a_start_that_was_not_queued_because_the_queue_was_full_is_asked_for_again() {
+async fn a_start_that_did_not_fit_into_the_queue_is_requested_again() {
     let fixture = CoolifyFixture::new(|settings| settings.queue = 0).await;
     let provider = fixture.process();
     let starting = tokio::spawn(async move { provider.start(&CoolifyFixture::spec(1, "a")).await });
@@ -65,7 +65,7 @@ async fn a_start_that_was_not_queued_because_the_queue_was_full_is_asked_for_aga
 }
 
 #[tokio::test]
-async fn a_queue_that_stays_full_is_an_error_that_may_pass() {
+async fn a_queue_that_stays_full_is_a_transient_error() {
     let fixture = CoolifyFixture::new(|settings| settings.queue = 0).await;
     let error = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
     assert!(error.retryable && error.message.contains("queue"), "{error:?}");
@@ -75,13 +75,13 @@ async fn a_queue_that_stays_full_is_an_error_that_may_pass() {
 #[case("pull access denied for images.example/team/bot", false)]
 #[case("error pulling image: net/http: TLS handshake timeout", true)]
 #[tokio::test]
-async fn a_deployment_that_fails_is_told_with_its_last_lines(#[case] line: &str, #[case] retryable: bool) {
+async fn a_failed_deployment_is_reported_with_its_last_lines(#[case] line: &str, #[case] retryable: bool) {
     let fixture = CoolifyFixture::plain().await;
     fixture.fake.fail_next_deployment(&["Pulling the image", line]);
     let error = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
     assert!(error.message.contains(line) && error.message.contains("failed"), "{error:?}");
     assert_eq!(error.retryable, retryable);
-    // It is there to be read afterwards too, and the next start is another.
+    // The lines can be read later too, and the next start is a new deployment.
     let lines = fixture.process().last_lines(&CoolifyFixture::slot(1)).await.unwrap().unwrap();
     assert!(lines.ends_with(line), "{lines}");
     fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
@@ -98,7 +98,7 @@ async fn a_list_of_deployments_that_is_an_object_is_read_as_well() {
 }
 
 #[tokio::test]
-async fn variables_that_a_process_died_before_setting_are_set_by_the_next() {
+async fn variables_that_a_dead_process_did_not_set_are_set_by_the_next() {
     let fixture = CoolifyFixture::plain().await;
     fixture.fake.break_next(Operation::BulkEnvs, Fault::Fail, 3);
     let error = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap_err();
@@ -106,7 +106,7 @@ async fn variables_that_a_process_died_before_setting_are_set_by_the_next() {
     assert_eq!((fixture.only().envs.len(), fixture.count(Operation::Start)), (0, 0));
     fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     assert_eq!(fixture.only().envs.len(), 4);
-    // From then on they are left as they are.
+    // After that, the variables are not changed.
     let set = fixture.count(Operation::BulkEnvs);
     fixture.process().stop(&CoolifyFixture::slot(1), true).await.unwrap();
     fixture.process().start(&CoolifyFixture::spec(1, "b")).await.unwrap();
@@ -119,7 +119,7 @@ async fn variables_that_a_process_died_before_setting_are_set_by_the_next() {
 #[case::for_a_bot(false)]
 #[case::for_whoever_comes(true)]
 #[tokio::test]
-async fn a_start_for_something_else_ends_what_runs_first_and_a_repeated_one_leaves_it(#[case] hot: bool) {
+async fn a_start_for_another_bot_ends_the_running_one_first_and_a_repeated_start_does_not(#[case] hot: bool) {
     let fixture = CoolifyFixture::plain().await;
     let mut events = fixture.fake.events();
     let (first, second) = if hot {
@@ -128,7 +128,7 @@ async fn a_start_for_something_else_ends_what_runs_first_and_a_repeated_one_leav
         (CoolifyFixture::spec(1, "a"), CoolifyFixture::spec(1, "b"))
     };
     fixture.process().start(&first).await.unwrap();
-    // Its answer was lost, and another process asks.
+    // The answer was lost, and another process repeats the start.
     fixture.process().start(&first).await.unwrap();
     assert_eq!((fixture.count(Operation::Start), fixture.count(Operation::Stop)), (1, 0));
     fixture.process().start(&second).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_start_for_something_else_ends_what_runs_first_and_a_repeated_one_leav
 }
 
 #[tokio::test]
-async fn what_coolify_does_not_know_to_run_yet_is_not_started_once_more() {
+async fn a_container_that_coolify_does_not_show_as_running_yet_is_not_started_twice() {
     let fixture = CoolifyFixture::plain().await;
     let uuid = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     until("it is healthy", async || fixture.only().status == "running:healthy").await;
@@ -156,7 +156,7 @@ async fn what_coolify_does_not_know_to_run_yet_is_not_started_once_more() {
 }
 
 #[tokio::test]
-async fn an_image_with_a_digest_is_put_together_again_as_it_was() {
+async fn an_image_with_a_digest_is_split_and_joined_without_a_change() {
     let fixture = CoolifyFixture::plain().await;
     let digits = "0123456789abcdef".repeat(4);
     let config = CoolifyConfig { tag: format!("sha256:{digits}"), ..fixture.config() };
@@ -166,7 +166,7 @@ async fn an_image_with_a_digest_is_put_together_again_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_start_waits_until_coolify_shows_what_runs() {
+async fn a_start_waits_until_coolify_shows_the_running_container() {
     let fixture = CoolifyFixture::new(|settings| settings.shown_after = Duration::from_millis(300)).await;
     let uuid = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
     assert!(fixture.only().status.starts_with("running"));
@@ -176,7 +176,7 @@ async fn a_start_waits_until_coolify_shows_what_runs() {
 }
 
 #[tokio::test]
-async fn what_an_earlier_try_left_and_docker_starts_again_is_ended_before_the_next_try() {
+async fn a_container_of_an_earlier_attempt_that_docker_restarts_is_ended_before_the_next() {
     let fixture = CoolifyFixture::new(|settings| settings.restart = Duration::from_millis(700)).await;
     let mut events = fixture.fake.events();
     let uuid = fixture.process().start(&CoolifyFixture::spec(1, "a")).await.unwrap();
@@ -191,7 +191,7 @@ async fn what_an_earlier_try_left_and_docker_starts_again_is_ended_before_the_ne
 }
 
 #[tokio::test]
-async fn what_another_process_has_started_since_is_not_taken_for_stopped() {
+async fn a_later_start_of_another_process_is_not_taken_for_stopped() {
     let fixture = CoolifyFixture::plain().await;
     let (one, other) = (fixture.process(), fixture.process());
     let uuid = one.start(&CoolifyFixture::spec(1, "a")).await.unwrap();

@@ -1,4 +1,4 @@
-//! Deployments, and the ends of what they brought.
+//! Deployments of the fake Coolify, and the end of their containers.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn a_start_is_a_deployment_that_pulls_and_then_runs() {
     assert_eq!(fixture.send(Method::POST, &format!("applications/{uuid}/envs"), &variable).await.0, 201);
     let deployment = fixture.start(&uuid).await["deployment_uuid"].as_str().unwrap().to_owned();
     let CoolifyEvent::Started { name, envs, container, .. } = events.recv().await.unwrap() else {
-        panic!("it starts first")
+        panic!("the application starts first")
     };
     assert_eq!((name.as_str(), envs["GREENROOM_SLOT"].as_str()), ("bot", "bot-1"));
     fixture.until_status(&uuid, "running:healthy").await;
@@ -40,7 +40,7 @@ async fn a_start_is_a_deployment_that_pulls_and_then_runs() {
 }
 
 #[tokio::test]
-async fn a_start_while_one_is_under_way_has_no_deployment_of_its_own() {
+async fn a_start_during_a_deployment_makes_no_second_deployment() {
     let fixture = FakeFixture::plain().await;
     fixture.coolify.hold_deployments(true);
     let uuid = fixture.create("bot").await;
@@ -104,7 +104,7 @@ async fn coolifys_own_health_check_fails_a_container_that_serves_nothing() {
 }
 
 #[tokio::test]
-async fn a_stop_takes_its_time_and_throws_images_away_unless_told_not_to() {
+async fn a_stop_takes_time_and_removes_unused_images_unless_the_request_disables_it() {
     let fixture = FakeFixture::new(|settings| settings.stop = Duration::from_millis(300)).await;
     let uuid = fixture.running("bot").await;
     let logs = format!("applications/{uuid}/logs?lines=1");
@@ -135,7 +135,7 @@ async fn a_deleted_application_is_listed_for_a_while() {
 }
 
 #[tokio::test]
-async fn what_ends_by_itself_is_started_again_until_it_was_too_often() {
+async fn a_container_that_ends_by_itself_is_restarted_a_limited_number_of_times() {
     let fixture = FakeFixture::new(|settings| settings.restart = Duration::from_millis(200)).await;
     let uuid = fixture.create("bot").await;
     fixture.send(Method::PATCH, &format!("applications/{uuid}"), &json!({ "max_restart_count": 2 })).await;
@@ -191,7 +191,7 @@ async fn a_status_may_be_behind_the_container_or_never_have_been_true() {
 }
 
 #[tokio::test]
-async fn a_deletion_may_forget_what_runs_on() {
+async fn a_deletion_may_leave_the_container_running() {
     let fixture = FakeFixture::new(|settings| settings.delete_leaves = true).await;
     let uuid = fixture.running("bot").await;
     let path = format!("applications/{uuid}?docker_cleanup=false&delete_volumes=false");

@@ -9,7 +9,8 @@ use tokio::process::{Child, Command};
 use super::{Ec2Fixture, until_idle};
 use crate::support::{Process, meet_link, until};
 
-/// Joins, tells what it finds in its folder, leaves something there, and stays until it is told to leave.
+/// Joins, reports as a transcript how many files it found in its folder, leaves files there, and stays until it gets the
+/// command to leave.
 const BOT: &str = r#"
     found=$(ls | wc -l)
     touch trace "$HOME/trace-at-home" "$TMPDIR/trace-in-tmp"
@@ -35,7 +36,7 @@ pub fn agent(fixture: &Ec2Fixture, instance: &str, folder: &Path, script: &str) 
 }
 
 #[tokio::test]
-async fn the_agent_of_a_runner_on_moto_takes_bots_one_by_one_and_ends_the_machine_when_its_time_is_over() {
+async fn the_agent_of_a_runner_on_moto_takes_bots_one_by_one_and_ends_the_machine_when_it_expires() {
     let fixture = Ec2Fixture::open(
         "max_slots = 1\n\nheartbeat_interval = \"200ms\"\nhealthy_within = \"5s\"\nidle_timeout = \"15s\"",
     )
@@ -48,7 +49,7 @@ async fn the_agent_of_a_runner_on_moto_takes_bots_one_by_one_and_ends_the_machin
         let bot = fixture.user.bot(&meet_link(number)).await;
         let active = fixture.user.until(&bot, "active").await;
         assert_eq!(active["container_id"], json!(instance));
-        until("it has said what it found", async || {
+        until("the bot has reported what it found", async || {
             let said = fixture.user.get(&format!("/bots/{bot}/transcript")).await;
             said["segments"][0]["text"] == "found 0"
         })
@@ -63,8 +64,8 @@ async fn the_agent_of_a_runner_on_moto_takes_bots_one_by_one_and_ends_the_machin
         })
         .await;
     }
-    // Nobody asks for it any more.
+    // The agent ends by itself.
     assert!(agent.wait().await.unwrap().success());
     assert!(folder.path().join("ended").exists(), "the machine was ended");
-    until("the group has let it go", async || fixture.cloud.machines("large-on-demand").await.is_empty()).await;
+    until("the group no longer has it", async || fixture.cloud.machines("large-on-demand").await.is_empty()).await;
 }

@@ -1,4 +1,4 @@
-//! `greenroom aws` and the doctor, as an operator meets them.
+//! `greenroom aws` and the doctor, as an operator uses them.
 
 use crate::support::{Backend, Cloud, Database, greenroom};
 
@@ -28,7 +28,7 @@ async fn the_doctor_says_what_is_missing_on_moto_and_init_makes_it() {
 }
 
 #[tokio::test]
-async fn the_policies_are_for_exactly_what_a_pool_has() {
+async fn the_policies_allow_exactly_the_resources_of_a_pool() {
     let pool = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"ec2\"\n[pool.ec2]\n\
                 region = \"eu-west-1\"\nqueue_prefix = \"green-\"\ntable = \"runners\"\nclasses = [\"large\"]\n";
     let database = configured(pool).await;
@@ -45,7 +45,7 @@ async fn the_policies_are_for_exactly_what_a_pool_has() {
 }
 
 #[tokio::test]
-async fn a_runners_token_is_for_a_pool_with_runners_of_an_installation_that_has_begun() {
+async fn a_runner_token_needs_a_pool_of_runners_and_an_installation_that_was_started() {
     let pools = "[[pool]]\nname = \"meet\"\nplatform = \"google_meet\"\nprovider = \"process\"\n";
     let database = configured(pools).await;
     let (well, _, stderr) = greenroom(&database, &["aws", "runner-token", "--pool", "meet"]).await;
@@ -56,7 +56,7 @@ async fn a_runners_token_is_for_a_pool_with_runners_of_an_installation_that_has_
                region = \"eu-west-1\"\nqueue_prefix = \"green-\"\ntable = \"runners\"\n";
     let database = configured(ec2).await;
     let (well, _, stderr) = greenroom(&database, &["aws", "runner-token", "--pool", "other"]).await;
-    assert!(!well && stderr.contains("there is no pool other"), "{stderr}");
+    assert!(!well && stderr.contains("the configuration has no pool other"), "{stderr}");
     let (well, _, stderr) = greenroom(&database, &["aws", "runner-token", "--pool", "meet"]).await;
-    assert!(!well && stderr.contains("the first start of the server makes it"), "{stderr}");
+    assert!(!well && stderr.contains("the first start of the server creates it"), "{stderr}");
 }

@@ -1,5 +1,5 @@
-//! A server that is killed at each step of picking up a runner: the runner is claimable again within a minute, and the bot
-//! that it was picked up for runs on it, once.
+//! A server is killed at each step of the pickup of a runner. The runner can be claimed again within a minute, and its
+//! bot runs on it once.
 
 use aws::RunnerState;
 use rstest::rstest;
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::{Ec2Fixture, until_idle, until_on};
 use crate::support::{Life, Machine, Process, meet_link, until};
 
-/// As short as it may be, so that a test does not wait for a minute.
+/// As short as allowed, so that a test does not wait for a minute.
 const SETTINGS: &str = "max_slots = 1\n\nannouncement = \"20s\"\nclaim_timeout = \"20s\"";
 
 #[rstest]
@@ -33,7 +33,7 @@ async fn a_bot_runs_on_moto_after_the_server_was_killed_while_it_picked_up_its_r
         }
         Process::spawn(command).await
     };
-    // This one stands still at the step, which is where it is killed.
+    // This server stops at the step, and is killed there.
     let dying = start(Some(step)).await;
     let bot = fixture.user.bot(&meet_link(0)).await;
     until("the runner is being picked up", async || {
@@ -52,17 +52,17 @@ async fn a_bot_runs_on_moto_after_the_server_was_killed_while_it_picked_up_its_r
     assert_eq!(data["bot_id"], json!(bot));
     assert_eq!(machine.acknowledge(&data).await, 200);
     let life = Life::from_data(&machine.client, &data);
-    life.well("started", json!({})).await;
-    life.well("joined", json!({})).await;
+    life.report("started", json!({})).await;
+    life.report("joined", json!({})).await;
     fixture.user.until(&bot, "active").await;
     until_on(&fixture.admin, "pool-meet-001", &instance).await;
-    life.well("exited", json!({"exit_code": 0})).await;
+    life.report("exited", json!({"exit_code": 0})).await;
     machine.until_told("stop").await;
     machine.release().await;
     until_idle(&fixture.admin).await;
-    // And it is there for the next, once.
+    // The next bot gets the runner, and only once.
     let next = fixture.user.bot(&meet_link(1)).await;
     let life = machine.take().await;
     fixture.user.until(&next, "active").await;
-    life.well("exited", json!({"exit_code": 0})).await;
+    life.report("exited", json!({"exit_code": 0})).await;
 }

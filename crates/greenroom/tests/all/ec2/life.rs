@@ -1,4 +1,4 @@
-//! A bot's whole life on a runner, and the runner's from one bot to the next.
+//! The whole life of a bot on a runner, and the life of a runner across several bots.
 
 use reqwest::StatusCode;
 use serde_json::json;
@@ -7,7 +7,7 @@ use super::{Ec2Fixture, token_of};
 use crate::support::{Cloud, Machine, found, meet_link, until};
 
 #[tokio::test]
-async fn a_bot_lives_on_a_runner_of_moto_and_leaves_it_to_the_next() {
+async fn a_bot_runs_on_a_runner_of_moto_and_then_the_next_bot_does() {
     let fixture = Ec2Fixture::open("max_slots = 2").await;
     let instance = fixture.cloud.grow("large-on-demand", 1).await.remove(0);
     let machine = Machine::up(&fixture.admin, &fixture.token, &instance).await;
@@ -18,8 +18,8 @@ async fn a_bot_lives_on_a_runner_of_moto_and_leaves_it_to_the_next() {
         connections.push(life.connection_id.clone());
         let active = fixture.user.until(&bot, "active").await;
         fixture.until_on(active["slot"].as_str().unwrap(), &instance).await;
-        life.well("exited", json!({"exit_code": 0})).await;
-        // The slot waits for the runner, whose agent is the one to know when nothing is left.
+        life.report("exited", json!({"exit_code": 0})).await;
+        // The slot waits for the runner: only its agent knows when nothing of the bot is left.
         machine.until_told("stop").await;
         assert_eq!(machine.release().await, StatusCode::OK);
         fixture.user.until(&bot, "completed").await;
@@ -28,7 +28,7 @@ async fn a_bot_lives_on_a_runner_of_moto_and_leaves_it_to_the_next() {
     assert_ne!(connections[0], connections[1]);
     let (status, did) = fixture.admin.post("/admin/runners/run", json!({})).await;
     assert_eq!((status, &did["reaped"]), (StatusCode::OK, &json!(0)), "{did}");
-    // An idle slot has nothing at the provider, and that is how it should be.
+    // An idle slot has nothing at the provider, and sync accepts that.
     let (status, did) = fixture.admin.post("/admin/sync/run", json!({})).await;
     assert_eq!((status, &did["made_anew"]), (StatusCode::OK, &json!(0)), "{did}");
 }
@@ -37,39 +37,39 @@ async fn a_bot_lives_on_a_runner_of_moto_and_leaves_it_to_the_next() {
 async fn a_bot_for_which_no_runner_of_moto_is_warm_gets_a_fresh_one() {
     let fixture = Ec2Fixture::open("max_slots = 3").await;
     let bot = fixture.user.bot(&meet_link(0)).await;
-    let message = found("it is told what is waited for", async || {
+    let message = found("the deployment says what it waits for", async || {
         let deployments = fixture.admin.get("/admin/deployments").await;
         deployments["entries"][0]["last_error"].as_str().map(str::to_owned)
     });
     let group = fixture.cloud.group("large-on-demand");
-    // It asks once, and then waits for what it has asked for.
+    // The server requests a machine once, and then waits for it.
     let errors =
-        ["a fresh one was asked of", "one is on its way in"].map(|what| format!("no warm runner fits; {what} {group}"));
+        ["was requested from", "is starting in"].map(|what| format!("no idle runner fits; a fresh one {what} {group}"));
     let message = message.await;
     assert!(errors.contains(&message), "{message}");
-    until("it is told that one is on its way", async || {
+    until("the deployment says that a machine is coming", async || {
         fixture.admin.get("/admin/deployments").await["entries"][0]["last_error"] == errors[1]
     })
     .await;
     let machines = fixture.cloud.grown("large-on-demand").await;
-    assert_eq!(machines.len(), 1, "as many as wait, however often they ask");
+    assert_eq!(machines.len(), 1, "the group grows by the number of waiting bots, however often they ask");
     let machine = Machine::up(&fixture.admin, &fixture.token, &machines[0]).await;
     let life = machine.take().await;
     fixture.user.until(&bot, "active").await;
-    life.well("exited", json!({"exit_code": 0})).await;
+    life.report("exited", json!({"exit_code": 0})).await;
     machine.release().await;
     fixture.until_idle().await;
 }
 
 #[tokio::test]
-async fn a_run_on_moto_is_ended_when_its_bot_is_taken_elsewhere() {
+async fn a_run_on_moto_ends_when_its_bot_is_assigned_to_another_slot() {
     let fixture = Ec2Fixture::open("max_slots = 1").await;
     let instance = fixture.cloud.grow("large-on-demand", 1).await.remove(0);
     let machine = Machine::up(&fixture.admin, &fixture.token, &instance).await;
     let bot = fixture.user.bot(&meet_link(0)).await;
     let life = machine.take().await;
     fixture.user.until(&bot, "active").await;
-    // Assigned elsewhere by hand: whoever runs it here is fenced off, and its slot is cleared.
+    // An operator assigns the bot to another slot. Its process here is fenced off, and the slot is cleared.
     fixture.admin.post(&format!("/admin/bots/{bot}/assignment"), json!({})).await;
     machine.until_told("stop").await;
     let (status, answer) = life.say("exited", json!({"exit_code": 0})).await;
@@ -79,7 +79,7 @@ async fn a_run_on_moto_is_ended_when_its_bot_is_taken_elsewhere() {
 }
 
 #[tokio::test]
-async fn pools_of_moto_at_one_place_share_their_runners() {
+async fn pools_on_the_same_moto_resources_share_their_runners() {
     let cloud = Cloud::new().await;
     let config = cloud.pool("meet", "max_slots = 1") + &cloud.pool("more", "max_slots = 1");
     let fixture = Ec2Fixture::configured(cloud, config).await;
@@ -107,7 +107,7 @@ async fn a_runner_on_moto_registers_once_and_again_only_as_itself() {
     let data = machine.bot().await;
     assert_eq!(machine.acknowledge(&data).await, StatusCode::OK);
     assert_eq!(machine.acknowledge(&data).await, StatusCode::OK, "a repeat");
-    // The agent is started again, and has no bot: its run is over.
+    // The agent restarts without a bot, so its run has ended.
     let (status, answer) = machine.client.post("/agent/runner", json!({"instance_id": instance})).await;
     assert_eq!((status, &answer["resource_class"]), (StatusCode::OK, &json!("large")), "{answer}");
     assert_eq!(machine.acknowledge(&data).await, StatusCode::CONFLICT);

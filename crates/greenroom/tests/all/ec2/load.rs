@@ -1,4 +1,4 @@
-//! Many bots of all kinds on many runners of all kinds.
+//! Many bots with different requirements on many runners of different classes.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -17,10 +17,10 @@ use crate::support::{Backend, Client, Cloud, Database, Life, Machine, Process, m
 const OF_EACH: u32 = 25;
 const BOTS: usize = 500;
 
-/// Slower than usual: moto answers one at a time.
+/// Longer times than usual, because moto answers one request at a time.
 const SETTINGS: &str = "max_slots = 200\n\nheartbeat_interval = \"20s\"\nhealthy_within = \"5m\"\nregistration_timeout = \"1m\"\nclaim_timeout = \"10m\"";
 
-/// Who ran where, in the order of their begin.
+/// Which bot ran on which machine, in the order of their starts.
 type Ran = Arc<Mutex<Vec<(String, String)>>>;
 
 fn classes() -> Vec<Class> {
@@ -90,7 +90,7 @@ async fn five_hundred_mixed_requests_on_two_hundred_runners_of_moto_each_run_whe
     }
 
     let ran = ran.lock().unwrap().clone();
-    assert_eq!(ran.len(), wanted.len(), "each once");
+    assert_eq!(ran.len(), wanted.len(), "each bot once");
     for (bot, instance) in &ran {
         let needs = wanted.remove(bot).expect("a bot ran twice, or is unknown");
         assert!(fits(needs.as_ref(), &machines[instance]), "{needs:?} on {}", machines[instance]);
@@ -101,7 +101,7 @@ async fn five_hundred_mixed_requests_on_two_hundred_runners_of_moto_each_run_whe
         runners.len() == 200 && runners.iter().all(|runner| runner.state == RunnerState::Idle)
     })
     .await;
-    // No group is larger than it may be.
+    // No group is larger than its limit.
     for (class, ..) in CLASSES {
         for usage in UsageClass::ALL {
             assert_eq!(cloud.machines(&format!("{class}-{usage}")).await.len(), OF_EACH as usize);
@@ -109,16 +109,16 @@ async fn five_hundred_mixed_requests_on_two_hundred_runners_of_moto_each_run_whe
     }
 }
 
-/// Waits until so many bots are at their end, and all of them well. It takes as long as moto takes.
+/// Waits until this many bots have ended, all of them completed. The time depends on moto.
 async fn until_done(user: &Client, ran: &Ran, bots: usize) {
-    // By what the agents say: lists of hundreds of bots, again and again, would keep the server from them.
+    // Counts the starts that the agents report. Lists of hundreds of bots would keep the server busy.
     let begun = || ran.lock().unwrap().len();
     let mut before = begun();
     while before < bots {
         until("another bot begins", async || begun() > before).await;
         before = begun();
     }
-    until("every bot is at its end", async || {
+    until("every bot has ended", async || {
         user.get("/bots/active?limit=1").await["bots"].as_array().unwrap().is_empty()
     })
     .await;
@@ -126,7 +126,7 @@ async fn until_done(user: &Client, ran: &Ran, bots: usize) {
     assert_eq!(ended["by_status"]["completed"], json!(bots), "{}", ended["by_status"]);
 }
 
-/// An agent that takes one bot after the other, each of which leaves at once.
+/// An agent that takes one bot after the other. Each bot leaves at once.
 async fn agent(client: Client, instance: String, ran: Ran, over: CancellationToken) {
     let beating = tokio::spawn(beat(client.clone()));
     while !over.is_cancelled() {
@@ -143,10 +143,10 @@ async fn agent(client: Client, instance: String, ran: Ran, over: CancellationTok
         let (status, body) = client.post("/agent/runner/acknowledge", run.clone()).await;
         assert_eq!(status, StatusCode::OK, "{body}");
         let life = Life::from_data(&client, &data);
-        life.well("started", json!({"container_id": instance})).await;
+        life.report("started", json!({"container_id": instance})).await;
         ran.lock().unwrap().push((data["bot_id"].as_str().unwrap().to_owned(), instance.clone()));
-        life.well("joined", json!({})).await;
-        life.well("exited", json!({"exit_code": 0})).await;
+        life.report("joined", json!({})).await;
+        life.report("exited", json!({"exit_code": 0})).await;
         let (status, body) = client.post("/agent/runner/release", run).await;
         assert_eq!(status, StatusCode::OK, "{body}");
     }

@@ -1,4 +1,4 @@
-//! An agent of a runner that was killed and is started again, and what its bots print.
+//! The agent of a runner is killed and restarted, and the logs of its bots.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::support::{meet_link, until};
 
 const SETTINGS: &str = "max_slots = 1\n\nheartbeat_interval = \"200ms\"\nhealthy_within = \"5s\"";
 
-/// Leaves a process that has neither its environment nor its group, and ignores every request to end.
+/// Leaves a process that has neither its environment nor its group, and that ignores signals.
 const STUBBORN: &str = r#"
     trap '' TERM
     setsid env -i /bin/sleep 4242 &
@@ -38,21 +38,21 @@ async fn a_killed_agent_on_moto_that_is_started_again_ends_its_old_bot_before_it
     let killed = agent(&fixture, &instance, folder.path(), STUBBORN);
     let lost = fixture.user.bot(&meet_link(1)).await;
     fixture.user.until(&lost, "active").await;
-    until("both of its processes are there", async || inside(folder.path()).len() >= 2).await;
-    // What it prints is sent while it runs, because there is nobody else to ask.
-    until("its log is there", async || {
+    until("both of its processes run", async || inside(folder.path()).len() >= 2).await;
+    // The agent sends the output while the bot runs, because nothing else could be asked for it.
+    until("it has a log", async || {
         let log = fixture.user.get(&format!("/bots/{lost}/logs")).await;
         log["lines"].as_array().unwrap().iter().any(|line| line["text"] == "stubborn bot is here")
     })
     .await;
     kill(Pid::from_raw(killed.id().unwrap().try_into().unwrap()), Signal::SIGKILL).unwrap();
     let old = inside(folder.path());
-    assert!(old.len() >= 2, "{old:?}: they outlive their agent");
+    assert!(old.len() >= 2, "{old:?}: they survive their agent");
     let _again = agent(&fixture, &instance, folder.path(), "echo '{\"event\": \"joined\"}'; read leave");
     let lost = fixture.user.until(&lost, "failed").await;
     assert_eq!(lost["reason"], "crashed");
     assert!(lost["error"].as_str().unwrap().contains("was killed and started again"), "{lost}");
-    // They were ended before the machine was registered, and that came before the report.
+    // The agent ended them before it registered, and it registered before its report.
     assert!(inside(folder.path()).iter().all(|process| !old.contains(process)));
     let next = fixture.user.bot(&meet_link(2)).await;
     let next = fixture.user.until(&next, "active").await;

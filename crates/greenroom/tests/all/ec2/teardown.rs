@@ -1,5 +1,5 @@
-//! `greenroom pools remove` and `greenroom down` for pools of runners: slots and bots end, machines that ran a bot end
-//! with it, and idle ones are left to their groups.
+//! `greenroom pools remove` and `greenroom down` for pools of runners. Slots and bots end, machines with a bot end too,
+//! and idle machines stay in their groups.
 
 use serde_json::json;
 
@@ -29,27 +29,27 @@ async fn run(database: &Database, arguments: &[&str]) -> (bool, String) {
 }
 
 #[tokio::test]
-async fn a_pool_of_runners_on_moto_that_left_is_removed_and_the_machine_of_its_bot_ends() {
+async fn a_pool_of_runners_on_moto_that_left_the_configuration_is_removed_and_the_machine_of_its_bot_ends() {
     let (Ec2Fixture { cloud, server, database, user, .. }, [busy, idle], bot) = fixture().await;
     let (server, _) = start_again(server, &database, &other_pool()).await;
     let (well, said) = run(&database, &["pools", "remove", "meet", "--force"]).await;
-    assert!(!well && said.contains("The pool meet (ec2) has 1 slots; 1 have a bot, which is ended."), "{said}");
+    assert!(!well && said.contains("The pool meet (ec2) has 1 slot and 1 bot, which the command ends."), "{said}");
 
-    // What the database keeps leads nowhere.
+    // The stored address of the provider does not work.
     let settings = "UPDATE pools SET settings = replace(settings, 'http://', 'http://127.0.0.1:1/')";
     database.execute(settings).await;
     let (well, said) = run(&database, &["pools", "remove", "meet", "--yes", "--force"]).await;
     assert!(!well && said.contains("1 could not be removed"), "{said}");
-    assert_eq!(stored_slots(&database).await, 1, "what is there is known");
+    assert_eq!(stored_slots(&database).await, 1, "the remaining slot is still in the store");
     assert_eq!(pools(&server).await, ["other", "meet"]);
     database.execute("UPDATE pools SET settings = replace(settings, 'http://127.0.0.1:1/', 'http://')").await;
 
     let (well, said) = run(&database, &["pools", "remove", "meet", "--yes", "--force"]).await;
-    assert!(well && said.contains("Removed 1 slots and the pool meet"), "{said}");
+    assert!(well && said.contains("Removed 1 slot and the pool meet"), "{said}");
     assert_eq!((stored_slots(&database).await, pools(&server).await), (0, vec!["other".to_owned()]));
-    // Nobody has heard from the machine that its bot is gone, so it is not used again.
+    // The machine has not confirmed that its bot is gone, so it is not used again.
     until("its machine is gone", async || !cloud.machines("large-on-demand").await.contains(&busy.instance)).await;
-    assert!(cloud.machines("large-on-demand").await.contains(&idle.instance), "an idle one is its group's");
+    assert!(cloud.machines("large-on-demand").await.contains(&idle.instance), "an idle machine stays in its group");
     let bot = user.on(&server.url).show_bot(&bot).await;
     assert_eq!((&bot["status"], &bot["reason"]), (&json!("completed"), &json!("stopped")), "{bot}");
 }
@@ -60,12 +60,12 @@ async fn down_ends_the_bots_on_moto_and_says_that_idle_machines_stay() {
     server.terminate().await;
     assert!(server.wait().await);
     let (well, said) = run(&database, &["down"]).await;
-    assert!(!well && said.contains("This ends 1 bots and removes 1 slots of 1 pools:"), "{said}");
-    assert_eq!(stored_slots(&database).await, 1, "nothing is removed unasked");
+    assert!(!well && said.contains("This command ends 1 bot and removes 1 slot of 1 pool:"), "{said}");
+    assert_eq!(stored_slots(&database).await, 1, "nothing is removed without --yes");
     let (well, said) = run(&database, &["down", "--yes"]).await;
-    assert!(well && said.contains("Ended 1 bots and removed 1 slots."), "{said}");
-    assert!(said.contains("The Auto Scaling groups of meet keep their machines"), "{said}");
-    assert!(!said.contains("Nothing of this installation is left"), "{said}");
+    assert!(well && said.contains("Ended 1 bot and removed 1 slot."), "{said}");
+    assert!(said.contains("The Auto Scaling groups of the pool meet keep their machines"), "{said}");
+    assert!(!said.contains("no more slots of this installation"), "{said}");
     assert_eq!(stored_slots(&database).await, 0);
     until("its machine is gone", async || !cloud.machines("large-on-demand").await.contains(&busy.instance)).await;
     assert!(cloud.machines("large-on-demand").await.contains(&idle.instance));

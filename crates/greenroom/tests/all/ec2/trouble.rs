@@ -1,4 +1,4 @@
-//! Runners that do not take their bots, tokens that do not fit, and servers that die in between.
+//! Runners that do not take their bots, tokens that do not match, and servers that die meanwhile.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn a_runner_on_moto_that_does_not_take_its_bot_is_ended_and_the_next_one_g
 
 #[tokio::test]
 async fn a_runner_on_moto_that_is_silent_is_given_no_bot_and_may_come_back() {
-    // Longer than anybody waits here: a silent runner that were claimed would keep the bot.
+    // The registration timeout is longer than this test. If a silent runner were claimed, it would keep the bot.
     let settings = "heartbeat_interval = \"200ms\"\nhealthy_within = \"1s\"\nregistration_timeout = \"2m\"";
     let fixture = Ec2Fixture::open(&format!("max_slots = 1\n\n{settings}")).await;
     let instances = fixture.cloud.grow("large-on-demand", 2).await;
@@ -36,10 +36,10 @@ async fn a_runner_on_moto_that_is_silent_is_given_no_bot_and_may_come_back() {
     let bot = fixture.user.bot(&meet_link(0)).await;
     let life = other.take().await;
     fixture.user.until(&bot, "active").await;
-    life.well("exited", json!({"exit_code": 0})).await;
+    life.report("exited", json!({"exit_code": 0})).await;
     assert_eq!(other.release().await, StatusCode::OK);
     fixture.until_idle().await;
-    // Its agent was started again without the token that it had: once it is silent, whoever has the pool's may speak for it.
+    // The agent restarts without its old token. Once the runner is silent, the pool's token can register it again.
     let back = Machine::up(&fixture.admin, &fixture.token, &instances[0]).await;
     other.fall_silent(Duration::from_millis(1500)).await;
     let bot = fixture.user.bot(&meet_link(1)).await;
@@ -62,7 +62,7 @@ async fn a_machine_on_moto_is_a_runner_of_its_own_pool_only() {
     }
     let (status, _) = Machine::register(&fixture.admin, &fixture.token, "i-0 1").await;
     assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY);
-    // The pool's token is good for registering and for nothing else.
+    // The pool's token is valid only for registration.
     let machine = Machine::up(&fixture.admin, &fixture.token, &instance).await;
     let of_pool = fixture.admin.with(&fixture.token);
     assert_eq!(of_pool.post("/agent/runner/heartbeat", json!({"run_id": null})).await.0, StatusCode::UNAUTHORIZED);
@@ -83,15 +83,15 @@ async fn a_bot_runs_once_on_moto_when_the_server_is_killed_before_its_runner_has
     let mut command = Process::command();
     command.args(["serve", "--listen", &address, "--database", &fixture.database.url, "--config"]).arg(file);
     let _server = Process::spawn(command).await;
-    // Another one that could take it.
+    // Another machine that could run the bot.
     let _idle = Machine::up(&fixture.admin, &fixture.token, &instances[1]).await;
     let repeated = machine.bot().await;
     assert_eq!((&repeated["run_id"], &repeated["connection_id"]), (&data["run_id"], &data["connection_id"]));
     assert_eq!(machine.acknowledge(&repeated).await, StatusCode::OK);
     let life = Life::from_data(&machine.client, &repeated);
-    life.well("started", json!({})).await;
-    life.well("joined", json!({})).await;
-    // Whoever was starting it is gone, and its deployment is found when its lease has ended.
+    life.report("started", json!({})).await;
+    life.report("joined", json!({})).await;
+    // The server that was starting the bot is gone. Another finds the deployment when its lease has ended.
     until("nothing is being started", async || {
         let deployments = fixture.admin.get("/admin/deployments").await;
         deployments["entries"].as_array().unwrap().is_empty()
@@ -100,5 +100,5 @@ async fn a_bot_runs_once_on_moto_when_the_server_is_killed_before_its_runner_has
     let active = fixture.user.show_bot(&bot).await;
     assert_eq!((&active["status"], &active["slot"]), (&json!("active"), &json!("pool-meet-001")));
     super::until_on(&fixture.admin, "pool-meet-001", &instances[0]).await;
-    life.well("heartbeat", json!({})).await;
+    life.report("heartbeat", json!({})).await;
 }

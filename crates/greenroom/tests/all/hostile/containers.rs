@@ -1,4 +1,4 @@
-//! The same in containers: on Docker, on a swarm, and at the Coolify stand-in, whose environment cannot be changed.
+//! Hostile bots in containers: on Docker, on a swarm, and at the fake Coolify, whose environment cannot be changed.
 
 use reqwest::StatusCode;
 use rstest::rstest;
@@ -10,7 +10,7 @@ use crate::support::{
     Backend, CoolifyFake, CoolifySettings, DockerFixture, Engine, Recipe, ServerFixture, Swarm, found, meet_link, until,
 };
 
-/// In an image that has a shell and `cat`, and nothing else.
+/// For an image that has only a shell and `cat`.
 const TRIES: &str = r#"
     got() { echo "GOT $*"; }
     for process in /proc/[0-9]*; do
@@ -29,11 +29,12 @@ const TRIES: &str = r#"
     while read line; do case "$line" in *leave*) exit 0;; esac; done
 "#;
 
-/// What a bot of the fixture has printed, as of its end.
+/// Starts a bot that tries everything, and asserts that it got nothing. Returns the active bot.
 async fn lives(fixture: &DockerFixture, number: usize, log: impl AsyncFn() -> String) -> Value {
     let bot = fixture.user.bot(&meet_link(number)).await;
     let bot = fixture.user.until(&bot, "active").await;
-    let log = found("it has tried", async || Some(log().await).filter(|log| log.contains("TRIED"))).await;
+    let log =
+        found("the bot has tried everything", async || Some(log().await).filter(|log| log.contains("TRIED"))).await;
     assert!(!log.contains("GOT"), "{log}");
     bot
 }
@@ -57,7 +58,7 @@ fn token(environment: Option<Vec<String>>) -> String {
 #[tokio::test]
 async fn a_bot_in_a_docker_container_gets_nothing(#[case] standby: &str, #[case] recycle_after: u32) {
     let engine = Engine::shared().await;
-    // What an agent that goes on leaves in its container is its pool's wish.
+    // With such a setting of the pool, files of a bot stay in the container while its agent continues.
     let tries = if recycle_after == 0 { TRIES.replace("got \"what another left", ": \"") } else { TRIES.to_owned() };
     let image = engine.image(&Recipe::bot(&tries)).await;
     let settings = format!("standby = \"{standby}\"\nmax_slots = 1\nrecycle_after = {recycle_after}");
@@ -116,7 +117,7 @@ async fn a_bot_on_a_swarm_gets_nothing_and_leaves_no_data_in_its_service(#[case]
 }
 
 #[tokio::test]
-async fn what_a_user_writes_in_double_braces_reaches_a_bot_on_a_swarm_as_it_was_written() {
+async fn double_braces_in_a_request_reach_a_bot_on_a_swarm_unchanged() {
     let swarm = Swarm::single().await;
     let image = swarm.image(&Recipe::bot("echo \"DATA $BOT_DATA\"; echo '{\"event\": \"joined\"}'; read leave")).await;
     let fixture = DockerFixture::start(swarm.manager(), "swarm", &image, "max_slots = 1", "").await;

@@ -1,4 +1,4 @@
-//! The whole life of bots in slots of Nomad: a server as its users run it, and real agents where the containers would be.
+//! The whole life of bots in slots of Nomad: a server as its users run it, and real agents instead of containers.
 
 use std::collections::BTreeMap;
 use std::process::Stdio;
@@ -17,10 +17,10 @@ use crate::support::{
     until,
 };
 
-/// Joins, and stays until it is told to leave.
+/// Joins, and stays until it gets the command to leave.
 const BOT: &str = "echo '{\"event\": \"joined\"}'; read leave";
 
-/// What the nodes do: an agent in a process of its own for each allocation.
+/// Acts as the nodes: runs an agent in its own process for each allocation.
 fn run_agents(nomad: &Arc<NomadFake>) {
     let (nomad, mut events) = (nomad.clone(), nomad.events());
     tokio::spawn(async move {
@@ -38,7 +38,7 @@ fn run_agents(nomad: &Arc<NomadFake>) {
     });
 }
 
-/// Runs one until it ends, or is stopped.
+/// Runs an agent until it ends, or is stopped.
 async fn run_agent(
     nomad: Arc<NomadFake>,
     allocation: String,
@@ -86,7 +86,7 @@ async fn fixture(nomad: &Arc<NomadFake>, backend: Backend, settings: &str) -> Se
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn bots_of_a_stopped_pool_live_and_end_one_after_the_other_in_its_slot(#[case] backend: Backend) {
+async fn bots_of_a_stopped_pool_run_one_after_the_other_in_its_slot(#[case] backend: Backend) {
     let nomad = Arc::new(NomadFake::start().await);
     let fixture = fixture(&nomad, backend, "max_slots = 1").await;
     for number in 0..3 {
@@ -95,12 +95,12 @@ async fn bots_of_a_stopped_pool_live_and_end_one_after_the_other_in_its_slot(#[c
         let next = fixture.user.bot(&meet_link(number + 100)).await;
         fixture.leave(&bot).await;
         let next = fixture.user.until(&next, "active").await;
-        assert_eq!(next["slot"], SLOT, "who waited in the queue has it next");
+        assert_eq!(next["slot"], SLOT, "the bot in the queue gets it next");
         fixture.leave(&next).await;
     }
     fixture.until_slots(1, 0).await;
     until("nothing runs", async || nomad.running(SLOT).is_none()).await;
-    assert_eq!(nomad.allocations(SLOT).len(), 6, "one for each bot, and none twice");
+    assert_eq!(nomad.allocations(SLOT).len(), 6, "one allocation for each bot, and none twice");
     expect_no_violations(&nomad);
 }
 
@@ -115,7 +115,7 @@ async fn a_hot_pool_keeps_agents_waiting_and_a_new_one_after_each_bot(#[case] ba
     for number in 0..3 {
         let waiting = nomad.running(SLOT).unwrap();
         let bot = fixture.active(number).await;
-        assert_eq!(nomad.running(SLOT).as_deref(), Some(waiting.as_str()), "the agent that waited has it");
+        assert_eq!(nomad.running(SLOT).as_deref(), Some(waiting.as_str()), "the waiting agent gets the bot");
         fixture.leave(&bot).await;
         fixture.until_slots(1, 0).await;
         until("another waits", async || nomad.running(SLOT).is_some_and(|now| now != waiting)).await;
@@ -124,7 +124,7 @@ async fn a_hot_pool_keeps_agents_waiting_and_a_new_one_after_each_bot(#[case] ba
 }
 
 #[tokio::test]
-async fn a_bot_lives_through_a_nomad_that_loses_answers_and_says_no() {
+async fn a_bot_survives_lost_answers_and_errors_of_nomad() {
     let nomad = Arc::new(NomadFake::start().await);
     let fixture = fixture(&nomad, Backend::Sqlite, "max_slots = 1").await;
     use NomadOperation::{Allocations, Evaluations, Read, Register};
@@ -134,7 +134,8 @@ async fn a_bot_lives_through_a_nomad_that_loses_answers_and_says_no() {
                 nomad.break_next(operation, fault, 1);
             }
         }
-        // These are not always asked for, and what is left of one round must not be too much together with the next.
+        // The provider does not always read evaluations. Unused faults of one round must not be too many together with
+        // the next.
         nomad.break_next(Evaluations, NomadFault::NoLeader, 1);
         let bot = fixture.active(number).await;
         assert_eq!(nomad.allocations(SLOT).iter().filter(|one| one["ClientStatus"] == "running").count(), 1);
@@ -144,7 +145,7 @@ async fn a_bot_lives_through_a_nomad_that_loses_answers_and_says_no() {
 }
 
 #[tokio::test]
-async fn a_bot_that_no_node_has_room_for_fails_with_nomads_reason() {
+async fn a_bot_without_capacity_on_any_node_fails_with_nomads_reason() {
     let nodes = vec![NomadNode { memory: 200, ..NomadNode::new("small") }];
     let nomad = Arc::new(NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await);
     let config = nomad_pool(&nomad, "max_slots = 1") + "[deploy]\ntimeout = \"2s\"\n";
@@ -157,7 +158,7 @@ async fn a_bot_that_no_node_has_room_for_fails_with_nomads_reason() {
     expect_no_violations(&nomad);
 }
 
-/// A hot pool of one slot on the first of two nodes, where sync comes by hand alone and has no patience.
+/// A hot pool of one slot on the first of two nodes. Sync runs only on request, and has no grace period.
 async fn hot_on_two_nodes() -> (Arc<NomadFake>, ServerFixture) {
     let nodes = vec![NomadNode::new("one"), NomadNode { memory: 30_000, ..NomadNode::new("two") }];
     let nomad = Arc::new(NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await);
@@ -192,16 +193,16 @@ async fn a_hot_pool_is_warm_again_after_its_node_died() {
 }
 
 #[tokio::test]
-async fn a_bot_of_a_hot_pool_lives_through_a_node_that_only_nomad_does_not_hear_of() {
+async fn a_bot_of_a_hot_pool_survives_a_node_that_only_nomad_cannot_reach() {
     let (nomad, fixture) = hot_on_two_nodes().await;
     let bot = fixture.active(0).await;
     nomad.lose_node("one");
-    until("nobody at Nomad knows how it is", async || statuses(&nomad) == ["unknown"]).await;
+    until("its state is unknown at Nomad", async || statuses(&nomad) == ["unknown"]).await;
     for _ in 0..3 {
         sync(&fixture).await;
     }
     nomad.bring_back_node("one");
-    until("it went on", async || statuses(&nomad) == ["running"]).await;
+    until("it continues", async || statuses(&nomad) == ["running"]).await;
     let bot = fixture.user.show_bot(bot["id"].as_str().unwrap()).await;
     assert_eq!(bot["status"], "active");
     fixture.leave(&bot).await;

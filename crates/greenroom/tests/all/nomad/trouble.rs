@@ -1,4 +1,4 @@
-//! A Nomad that is away, slow, busy, protected, or not Nomad at all.
+//! A Nomad that is unavailable, slow, busy or protected, and a server that is not Nomad.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use super::{SLOT, agent, bot, config, count_of, expect_no_violations, fails, provider, slot, statuses, with};
 use crate::support::{NomadFake, NomadFault, NomadOperation, NomadOptions, NomadTiming, NomadTls};
 
-/// So often something is asked in all, while Nomad has trouble.
+/// How often the provider sends a request while Nomad has trouble.
 const ASKED_AT_MOST: usize = 4;
 
 #[tokio::test]
-async fn what_was_done_and_not_answered_is_not_done_twice() {
+async fn a_request_whose_answer_was_lost_is_not_carried_out_twice() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
-    // Within one call, and when nobody answers until the call is given up.
+    // Once within a call, and so often that the call gives up.
     for lost in [1, ASKED_AT_MOST] {
         let may_fail = |error: Option<ProviderError>| assert!(error.is_none_or(|error| error.retryable));
         nomad.break_next(NomadOperation::Register, NomadFault::Lost, lost);
         may_fail(provider.start(&bot("a")).await.err());
         provider.start(&bot("a")).await.unwrap();
-        assert_eq!(statuses(&nomad).pop().as_deref(), Some("running"), "what was begun is waited for");
+        assert_eq!(statuses(&nomad).pop().as_deref(), Some("running"), "the provider waits for the earlier start");
         nomad.break_next(NomadOperation::Register, NomadFault::Lost, lost);
         may_fail(provider.stop(&slot(), true).await.err());
         provider.stop(&slot(), true).await.unwrap();
@@ -36,19 +36,19 @@ async fn what_was_done_and_not_answered_is_not_done_twice() {
 }
 
 #[tokio::test]
-async fn an_answer_that_never_comes_is_not_waited_for_for_ever() {
+async fn a_request_without_an_answer_times_out() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
     provider.ping().await.unwrap();
     nomad.break_next(NomadOperation::List, NomadFault::Hanging, 1);
-    // From here on the clock runs ahead whenever nothing else is to be done.
+    // From here on, the clock advances whenever nothing else is to be done.
     tokio::time::pause();
     let error = fails(provider.ping()).await;
     assert!(error.retryable && error.message.contains("did not answer in time"), "{error}");
 }
 
 #[tokio::test]
-async fn trouble_that_passes_is_waited_for() {
+async fn short_trouble_is_retried() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
     for operation in [NomadOperation::Read, NomadOperation::Register, NomadOperation::Allocations] {
@@ -74,7 +74,7 @@ async fn a_slow_answer_is_waited_for() {
 }
 
 #[tokio::test]
-async fn trouble_that_lasts_is_told_and_may_pass() {
+async fn lasting_trouble_is_a_transient_error() {
     let nomad = NomadFake::start().await;
     let provider = provider(&nomad);
     provider.start(&bot("a")).await.unwrap();
@@ -98,7 +98,7 @@ async fn trouble_that_lasts_is_told_and_may_pass() {
 }
 
 #[tokio::test]
-async fn a_nomad_that_is_away_may_come_back() {
+async fn an_unavailable_nomad_is_a_transient_error() {
     let away = {
         let nomad = NomadFake::start().await;
         config(&nomad)
@@ -108,7 +108,7 @@ async fn a_nomad_that_is_away_may_come_back() {
 }
 
 #[tokio::test]
-async fn two_replicas_that_start_the_same_start_it_once() {
+async fn two_replicas_that_start_the_same_bot_start_it_once() {
     let nomad = NomadFake::start().await;
     let replicas = [provider(&nomad), provider(&nomad), provider(&nomad)];
     let (wanted, waiting) = (bot("a"), agent());
@@ -125,7 +125,7 @@ async fn two_replicas_that_start_the_same_start_it_once() {
 }
 
 #[tokio::test]
-async fn of_two_replicas_that_want_different_things_one_has_its_way_and_never_two_run() {
+async fn of_two_replicas_with_different_starts_one_wins_and_never_two_allocations_run() {
     let timing = NomadTiming { stop: Duration::from_millis(30), ..NomadTiming::default() };
     let nomad = NomadFake::start_with(NomadOptions { timing, ..NomadOptions::default() }).await;
     let mut events = nomad.events();
@@ -142,14 +142,14 @@ async fn of_two_replicas_that_want_different_things_one_has_its_way_and_never_tw
     let mut running = 0;
     while let Ok(event) = events.try_recv() {
         running += if matches!(event, crate::support::NomadEvent::Started { .. }) { 1 } else { -1 };
-        assert!((0..=1).contains(&running), "{running} run at once");
+        assert!((0..=1).contains(&running), "{running} allocations run at once");
     }
     assert_eq!((running, count_of(&nomad)), (0, serde_json::json!(0)));
     expect_no_violations(&nomad);
 }
 
 #[tokio::test]
-async fn a_token_that_is_not_known_is_refused_in_nomads_words_and_never_shown() {
+async fn an_unknown_token_is_refused_with_nomads_message_and_never_shown() {
     let nomad = NomadFake::start().await;
     let secret = "a-secret-that-nobody-may-see";
     let provider = with(NomadConfig { token: Some(secret.to_owned().into()), ..config(&nomad) }, "ours");
@@ -189,7 +189,7 @@ async fn jobs_are_those_of_one_namespace() {
     let error = fails(nowhere.list()).await;
     assert!(
         !error.retryable && error.message.contains("Namespace not found"),
-        "nothing there is not an empty list: {error}"
+        "a missing answer is not an empty list: {error}"
     );
     let error = fails(nowhere.start(&bot("a"))).await;
     assert!(!error.retryable && error.message.contains("nonexistent namespace"), "{error}");
@@ -198,7 +198,7 @@ async fn jobs_are_those_of_one_namespace() {
     expect_no_violations(&nomad);
 }
 
-/// The configuration for a Nomad with certificates, of which these files are given.
+/// The configuration for a Nomad with certificates. It names only these files.
 fn secured(nomad: &NomadFake, folder: &tempfile::TempDir, authority: bool, client: bool) -> NomadConfig {
     let certificates = nomad.certificates();
     let file = |name: &str, pem: &str| {
@@ -215,7 +215,7 @@ fn secured(nomad: &NomadFake, folder: &tempfile::TempDir, authority: bool, clien
 }
 
 #[tokio::test]
-async fn nomad_is_known_by_its_certificate_and_knows_us_by_ours() {
+async fn nomad_and_its_client_check_each_others_certificates() {
     let folder = tempfile::tempdir().unwrap();
     let options = |tls| NomadOptions { tls, ..NomadOptions::default() };
     let nomad = NomadFake::start_with(options(NomadTls::On)).await;
@@ -229,14 +229,14 @@ async fn nomad_is_known_by_its_certificate_and_knows_us_by_ours() {
 }
 
 #[tokio::test]
-async fn a_server_is_known_by_the_name_that_is_said_wherever_it_is() {
+async fn the_certificate_is_checked_against_the_configured_server_name() {
     let folder = tempfile::tempdir().unwrap();
     let options = NomadOptions { tls: NomadTls::Mutual, host: "127.0.0.2", ..NomadOptions::default() };
     let nomad = NomadFake::start_with(options).await;
     let config = secured(&nomad, &folder, true, true);
     let named = |name: &str| with(NomadConfig { tls_server_name: Some(name.to_owned()), ..config.clone() }, "ours");
     named("server.global.nomad").start(&bot("a")).await.unwrap();
-    // Its certificate is neither for its address nor for another region, and stays so however often it is asked.
+    // The certificate is neither for this address nor for another region, and a retry does not change that.
     for provider in [with(config.clone(), "ours"), named("server.mars.nomad")] {
         let error = fails(provider.ping()).await;
         assert!(!error.retryable && error.message.contains("certificate"), "{error}");
@@ -246,7 +246,7 @@ async fn a_server_is_known_by_the_name_that_is_said_wherever_it_is() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_read_is_told_by_every_call() {
+async fn a_certificate_file_that_cannot_be_read_fails_every_call() {
     let nomad = NomadFake::start().await;
     let folder = tempfile::tempdir().unwrap();
     let nonsense = folder.path().join("nonsense.pem").display().to_string();
@@ -271,7 +271,7 @@ async fn a_file_that_cannot_be_read_is_told_by_every_call() {
     }
 }
 
-/// Something that answers all requests with this, and is not Nomad.
+/// A server that is not Nomad, and answers every request with this.
 async fn impostor(status: &'static str, body: &'static str) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
@@ -288,7 +288,7 @@ async fn impostor(status: &'static str, body: &'static str) -> String {
 }
 
 #[tokio::test]
-async fn what_is_not_nomads_own_answer_is_an_error_and_never_an_absence() {
+async fn an_answer_that_is_not_nomads_is_an_error_and_never_an_empty_list() {
     let nomad = NomadFake::start().await;
     let page = "<html><body>job not found</body></html>";
     for (status, body) in
@@ -309,7 +309,7 @@ async fn what_is_not_nomads_own_answer_is_an_error_and_never_an_absence() {
 }
 
 #[tokio::test]
-async fn a_token_that_somebody_repeats_is_not_repeated() {
+async fn a_token_in_an_error_of_nomad_is_removed() {
     let nomad = NomadFake::start().await;
     let token = Some("the-token".to_owned().into());
     let address = impostor("500 Internal Server Error", "what is the-token").await;

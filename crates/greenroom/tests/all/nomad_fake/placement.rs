@@ -1,4 +1,4 @@
-//! What becomes of a job: evaluations, allocations, nodes.
+//! The effects of a job: evaluations, allocations, nodes.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn a_changed_environment_replaces_what_runs_and_an_unchanged_job_leaves_it
     evaluated(&nomad, &same).await;
     assert_eq!(nomad.jobs()["a"]["Version"], 0);
     assert_eq!(nomad.running("a"), Some(first));
-    // It names the index that statuses change too, which is none to check and set by.
+    // The answer has the index that status changes increase too, which check-and-set cannot use.
     assert!(same.json()["JobModifyIndex"].as_u64() > nomad.jobs()["a"]["JobModifyIndex"].as_u64());
     register(&nomad, &slot("a", 1, "2")).await.json();
     becomes(&nomad, "a", &[("stop", "complete"), ("run", "running")]).await;
@@ -76,14 +76,14 @@ async fn a_changed_meta_replaces_what_runs_and_a_changed_policy_does_not() {
     evaluated(&nomad, &change).await;
     assert_eq!(nomad.running("a"), Some(first));
     assert_eq!(get(&nomad, "job/a/allocations").await.json()[0]["JobVersion"], 1);
-    // It is in the environment of every task.
+    // The meta is in the environment of every task.
     job["Meta"]["greenroom"] = json!("another");
     register(&nomad, &job).await.json();
     becomes(&nomad, "a", &[("stop", "complete"), ("run", "running")]).await;
     assert_eq!(nomad.violations(), [""; 0]);
 }
 
-/// What happens in containers: whether something was started, and which allocation it was.
+/// The next event of containers: whether a container was started, and its allocation.
 async fn next(events: &mut tokio::sync::mpsc::UnboundedReceiver<NomadEvent>) -> (bool, String) {
     match events.recv().await.unwrap() {
         NomadEvent::Started { allocation, .. } => (true, allocation),
@@ -92,7 +92,7 @@ async fn next(events: &mut tokio::sync::mpsc::UnboundedReceiver<NomadEvent>) -> 
 }
 
 #[tokio::test]
-async fn what_replaces_something_starts_when_that_has_ended() {
+async fn a_replacement_starts_when_the_replaced_allocation_has_ended() {
     let timing = NomadTiming { stop: Duration::from_millis(200), ..NomadTiming::default() };
     let nomad = NomadFake::start_with(NomadOptions { timing, ..NomadOptions::default() }).await;
     let mut events = nomad.events();
@@ -106,7 +106,7 @@ async fn what_replaces_something_starts_when_that_has_ended() {
 }
 
 #[tokio::test]
-async fn what_is_started_again_after_a_count_of_zero_does_not_wait_for_what_still_ends() {
+async fn a_start_after_a_count_of_zero_does_not_wait_for_an_allocation_that_is_still_stopping() {
     let timing = NomadTiming { stop: Duration::from_secs(2), ..NomadTiming::default() };
     let nomad = NomadFake::start_with(NomadOptions { timing, ..NomadOptions::default() }).await;
     register(&nomad, &slot("a", 1, "1")).await.json();
@@ -156,13 +156,13 @@ async fn a_job_that_was_stopped_is_collected_and_one_that_was_purged_is_gone_at_
     assert_eq!(get(&nomad, "job/b/allocations").await.json()[0]["ClientStatus"], "complete");
     nomad.collect_garbage();
     assert!(nomad.jobs().is_empty());
-    // To delete what is not there is no error.
+    // To delete a missing job is no error.
     let repeated = ask(&nomad, Method::DELETE, "job/b?purge=true", None).await.json();
     assert_eq!(repeated["EvalID"], "");
 }
 
 #[tokio::test]
-async fn a_placement_without_room_says_why_and_is_made_when_there_is_room() {
+async fn a_placement_without_capacity_says_why_and_is_made_when_there_is_capacity() {
     let small = NomadNode { memory: 512, ..NomadNode::new("small") };
     let nomad = NomadFake::start_with(NomadOptions { nodes: vec![small], ..NomadOptions::default() }).await;
     let change = register(&nomad, &slot("a", 1, "1")).await;
@@ -194,7 +194,7 @@ async fn a_placement_without_room_says_why_and_is_made_when_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_task_that_does_not_start_fails_and_is_not_tried_again_where_its_policies_say_so() {
+async fn a_task_that_does_not_start_fails_and_is_not_retried_if_its_policies_say_so() {
     let nomad = NomadFake::start().await;
     nomad.fail_next_allocation("Failed to pull `bot:1`");
     register(&nomad, &slot("a", 1, "1")).await.json();
@@ -214,7 +214,7 @@ async fn a_task_that_does_not_start_fails_and_is_not_tried_again_where_its_polic
 }
 
 #[tokio::test]
-async fn a_service_that_ends_well_has_failed_and_comes_back_once_that_is_collected_and_evaluated() {
+async fn a_service_that_exits_with_0_has_failed_and_restarts_after_garbage_collection_and_evaluation() {
     let nomad = NomadFake::start().await;
     register(&nomad, &slot("a", 1, "1")).await.json();
     nomad.end_allocation(&running(&nomad, "a").await, 0).await;
@@ -240,7 +240,7 @@ async fn a_job_without_policies_of_its_own_is_restarted_and_then_rescheduled() {
 }
 
 #[tokio::test]
-async fn what_runs_on_a_node_that_is_lost_is_placed_on_another_though_it_is_never_rescheduled() {
+async fn an_allocation_on_a_lost_node_is_placed_on_another_even_without_rescheduling() {
     let nodes = vec![NomadNode::new("one"), NomadNode { memory: 2048, ..NomadNode::new("two") }];
     let nomad = NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await;
     register(&nomad, &slot("a", 1, "1")).await.json();

@@ -1,4 +1,4 @@
-//! Logs, what goes wrong on purpose, what happens behind everyone's back, and encrypted connections.
+//! Logs, faults on purpose, changes by others, and encrypted connections.
 
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ async fn logs_that_are_followed_end_with_the_task() {
     nomad.set_logs("a", "first\n");
     let path = format!("client/fs/logs/{allocation}?task=bot&type=stdout&plain=true&follow=true");
     let (read, ()) = tokio::join!(get(&nomad, &path), async {
-        until("somebody reads", async || nomad.count(NomadOperation::Logs) == 1).await;
+        until("a reader is connected", async || nomad.count(NomadOperation::Logs) == 1).await;
         nomad.set_logs("a", "first\nlast\n");
         nomad.end_allocation(&allocation, 0).await;
     });
@@ -49,7 +49,7 @@ async fn logs_that_are_followed_end_with_the_task() {
 }
 
 #[tokio::test]
-async fn requests_go_wrong_as_often_as_they_are_told_to() {
+async fn requests_fail_as_often_as_the_test_says() {
     let nomad = NomadFake::start().await;
     nomad.break_next(NomadOperation::List, NomadFault::NoLeader, 2);
     nomad.break_next(NomadOperation::List, NomadFault::Throttled, 1);
@@ -69,7 +69,7 @@ async fn requests_go_wrong_as_often_as_they_are_told_to() {
 }
 
 #[tokio::test]
-async fn what_was_asked_for_is_done_even_when_the_answer_is_lost() {
+async fn a_request_is_carried_out_even_if_its_answer_is_lost() {
     let nomad = NomadFake::start().await;
     nomad.break_next(NomadOperation::Register, NomadFault::Lost, 1);
     let request = reqwest::Client::new().post(format!("{}/v1/jobs", nomad.url()));
@@ -82,7 +82,7 @@ async fn what_was_asked_for_is_done_even_when_the_answer_is_lost() {
 }
 
 #[tokio::test]
-async fn what_the_driver_would_not_take_is_accepted_and_fails_on_its_node() {
+async fn an_invalid_driver_configuration_is_accepted_and_fails_on_its_node() {
     let nomad = NomadFake::start().await;
     let mut job = slot("a", 1, "1");
     job["TaskGroups"][0]["Tasks"][0]["Config"] = json!({"image": ""});
@@ -92,7 +92,7 @@ async fn what_the_driver_would_not_take_is_accepted_and_fails_on_its_node() {
 }
 
 #[tokio::test]
-async fn jobs_come_and_go_behind_everyones_back() {
+async fn other_people_can_add_and_remove_jobs() {
     let nomad = NomadFake::start().await;
     nomad.add_job("default", &slot("theirs", 1, "1"));
     let allocation = running(&nomad, "theirs").await;
@@ -104,7 +104,7 @@ async fn jobs_come_and_go_behind_everyones_back() {
 }
 
 #[tokio::test]
-async fn an_encrypted_connection_is_made_only_by_those_who_know_the_authority() {
+async fn a_tls_connection_needs_the_certificate_of_the_authority() {
     let nomad = NomadFake::start_with(NomadOptions { tls: NomadTls::On, ..NomadOptions::default() }).await;
     assert!(try_get(&nomad, "jobs").await.is_err());
     let authority = Certificate::from_pem(nomad.certificates().authority.as_bytes()).unwrap();
@@ -114,7 +114,7 @@ async fn an_encrypted_connection_is_made_only_by_those_who_know_the_authority() 
 }
 
 #[tokio::test]
-async fn a_mutual_connection_is_made_only_by_those_who_have_a_certificate_too() {
+async fn a_mutual_tls_connection_needs_a_client_certificate() {
     let nomad = NomadFake::start_with(NomadOptions { tls: NomadTls::Mutual, ..NomadOptions::default() }).await;
     let certificates = nomad.certificates();
     let authority = Certificate::from_pem(certificates.authority.as_bytes()).unwrap();

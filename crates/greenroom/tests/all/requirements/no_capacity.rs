@@ -1,4 +1,4 @@
-//! Bots that are given a place, at which there turns out to be no room for their requirements.
+//! Bots whose slot has no capacity for their requirements when the provider starts it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rstest::rstest;
 
 use crate::support::{Backend, DeploymentFixture, Fake, bot_request, pool, until};
 
-/// A pool whose slots are places, to which the provider brings something or not.
+/// A pool whose slots have nothing until the provider brings a runner.
 fn runner_pool(max_slots: i64) -> PoolRow {
     PoolRow { provider: "ec2".to_owned(), max_slots, ..pool("meet") }
 }
@@ -23,12 +23,12 @@ fn no_capacity() -> ProviderError {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_for_which_the_provider_has_no_room_goes_back_to_its_position_in_the_queue(#[case] backend: Backend) {
+async fn a_bot_without_capacity_at_the_provider_returns_to_its_position_in_the_queue(#[case] backend: Backend) {
     let fake = Fake::default().failing_starts([no_capacity(), no_capacity()]);
     let fixture = DeploymentFixture::with(backend, [runner_pool(2)], 1, fake).await;
     let first = fixture.core.reserved(1).await;
     let second = fixture.core.reserved(2).await;
-    until("both were tried", async || fixture.fake.starts().len() == 2).await;
+    until("both were attempted", async || fixture.fake.starts().len() == 2).await;
     until("both are in the queue", async || fixture.queue().await == [first, second]).await;
     let bot = fixture.bot(first).await;
     assert_eq!((bot.shown().as_str(), bot.slot, bot.connection_id), ("queued", None, None));
@@ -36,8 +36,8 @@ async fn a_bot_for_which_the_provider_has_no_room_goes_back_to_its_position_in_t
     let last = events.last().unwrap();
     assert_eq!((last.kind.as_str(), last.reason.as_deref()), ("requeued", Some("all of large are taken")));
     fixture.core.placement.keep_warm().await.unwrap();
-    assert_eq!(fixture.queue().await, [first, second], "they are passed over for a moment");
-    // Something came free where the provider is: it is for the first whom it fits.
+    assert_eq!(fixture.queue().await, [first, second], "they are not tried for a moment");
+    // The provider has capacity again. The first bot in the queue that fits gets it.
     fixture.core.placement.retry_waiting(Attributes::default());
     fixture.runs(first).await;
     assert_eq!(fixture.queue().await, [second]);
@@ -46,14 +46,14 @@ async fn a_bot_for_which_the_provider_has_no_room_goes_back_to_its_position_in_t
     assert_eq!(fixture.queue().await, []);
     fixture.lives(first).await;
     let idle = fixture.slot_is("pool-meet-001", SlotStatus::Idle).await;
-    assert_eq!(idle.provider_ref, None, "a place has nothing while nobody is there");
+    assert_eq!(idle.provider_ref, None, "the slot has no attributes without a runner");
 }
 
 #[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend: Backend) {
+async fn a_bot_that_returns_to_the_queue_keeps_its_position_and_its_timeout(#[case] backend: Backend) {
     let fake = Fake::default().failing_starts([]);
     let fixture = DeploymentFixture::with(backend, [runner_pool(1)], 1, fake).await;
     let runs = fixture.core.reserved(0).await;
@@ -64,19 +64,19 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
     fixture.core.clock.advance(Duration::from_secs(5));
     fixture.fake.fail_starts((0..50).map(|_| no_capacity()));
     fixture.lives(runs).await;
-    // It finds no room. The bots behind it with the same requirements would find none either.
-    until("it was tried", async || fixture.fake.starts().len() == 2).await;
-    until("it came back", async || fixture.queue().await == [first, later]).await;
+    // The provider has no capacity. The bots behind it with the same requirements would get none either.
+    until("it was attempted", async || fixture.fake.starts().len() == 2).await;
+    until("it is back in the queue", async || fixture.queue().await == [first, later]).await;
     let back = fixture.core.store.queue().await.unwrap();
-    assert_eq!((back[0].bot_id, back[0].timeout_at), (first, until_when), "neither place nor patience are new");
+    assert_eq!((back[0].bot_id, back[0].timeout_at), (first, until_when), "position and timeout are unchanged");
     fixture.core.clock.advance(Duration::from_secs(3));
     let starts = fixture.fake.starts().len();
     fixture.core.placement.keep_warm().await.unwrap();
-    until("one was tried", async || fixture.fake.starts().len() > starts).await;
-    until("it is back", async || fixture.queue().await == [first, later]).await;
+    until("one was attempted", async || fixture.fake.starts().len() > starts).await;
+    until("it is back in the queue", async || fixture.queue().await == [first, later]).await;
     assert_eq!(fixture.fake.starts().len(), starts + 1);
     fixture.core.clock.advance(Duration::from_secs(3));
-    until("its patience is over", async || {
+    until("its queue timeout has passed", async || {
         fixture.keep("queue_expiry").await;
         fixture.core.stands(first).await.0.is_ended()
     })
@@ -88,11 +88,11 @@ async fn a_bot_that_comes_back_keeps_its_place_and_its_patience(#[case] backend:
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
-async fn a_bot_that_is_stopped_while_there_is_no_room_for_it_ends(#[case] backend: Backend) {
+async fn a_bot_that_is_stopped_while_there_is_no_capacity_ends(#[case] backend: Backend) {
     let fake = Fake::hanging().failing_starts([no_capacity()]);
     let fixture = DeploymentFixture::with(backend, [runner_pool(1)], 1, fake).await;
     let bot = fixture.core.reserved(1).await;
-    until("its start is under way", async || fixture.fake.starts().len() == 1).await;
+    until("its start is in progress", async || fixture.fake.starts().len() == 1).await;
     fixture.core.lifecycle.stop(fixture.core.user, bot).await.unwrap();
     fixture.fake.release(10);
     assert_eq!(fixture.end_of(bot).await, (Status::Completed, Some("stopped".to_owned())));
@@ -101,11 +101,11 @@ async fn a_bot_that_is_stopped_while_there_is_no_room_for_it_ends(#[case] backen
 }
 
 #[tokio::test]
-async fn a_bot_that_was_assigned_by_hand_meanwhile_is_left_alone() {
+async fn a_bot_that_was_assigned_by_hand_meanwhile_is_not_touched() {
     let fake = Fake::hanging().failing_starts([no_capacity()]);
     let fixture = DeploymentFixture::with(Backend::Sqlite, [runner_pool(1)], 1, fake).await;
     let bot = fixture.core.reserved(1).await;
-    until("its start is under way", async || fixture.fake.starts().len() == 1).await;
+    until("its start is in progress", async || fixture.fake.starts().len() == 1).await;
     let caller = fixture.core.assigned(bot).await.unwrap();
     fixture.fake.release(10);
     fixture.gate_is_free().await;

@@ -1,4 +1,4 @@
-//! What would run in the slots of the provider that runs nothing: agents that wait, and bots that come and go.
+//! Plays the agents and bots in slots of a provider that starts no processes.
 
 use domain::{SlotStatus, Status};
 use greenroom::lifecycle::callbacks::Caller;
@@ -8,8 +8,7 @@ use greenroom::store::SlotRow;
 use super::{DeploymentFixture, waits};
 
 impl DeploymentFixture {
-    /// Lets everything that runs do what it does next: agents wait, bots start and end well. Those that are told to stay
-    /// do.
+    /// Performs the next step of each agent and bot: agents wait, bots start and complete. The bots in `stays` stay.
     pub async fn advance_bots(&self, stays: &[domain::BotId]) {
         for slot in self.core.store.slots(None, None).await.unwrap() {
             if let Some(spec) = self.fake.running(&slot.name).filter(|spec| spec.generation == slot.generation) {
@@ -30,27 +29,28 @@ impl DeploymentFixture {
         if stays.contains(&bot) || row.status.is_ended() || row.slot.as_ref() != Some(&slot.name) {
             return;
         }
-        // What was started for another bot does not run this one.
+        // The provider started this for another bot, so it cannot run this one.
         if spec.connection.is_some() && spec.connection != row.connection_id.map(|id| id.to_string()) {
             return;
         }
         let caller = self.caller_of(&row).unwrap();
-        // Its user, or a deadline, may have ended it meanwhile.
+        // The user or a deadline may have ended the bot meanwhile.
         if self.core.lifecycle.started(caller, None).await.is_ok() {
             let _ = self.core.lifecycle.joined(caller).await;
             let _ = self.core.exited(caller, 0).await;
         }
     }
 
-    /// The caller of a bot that has a connection, by the data that it is given.
+    /// The caller of a bot that has a connection, made from the bot's own data.
     pub fn caller_of(&self, bot: &greenroom::store::BotRow) -> Option<Caller> {
         let data = self.deployment.bot_data(bot)?;
         let claim = self.core.lifecycle.claim(data["token"].as_str()?).unwrap();
         Some(Caller { claim, connection_id: claim.connection })
     }
 
-    /// Whether store and provider say the same: what is idle is there, hot where it should be and still where not, and
-    /// nothing else is there but what runs a bot. Otherwise what is wrong.
+    /// Compares the store with the provider, and describes the first difference, or returns `None`. The agent of an
+    /// idle slot must run if the pool is hot, and must not run otherwise. The provider may have nothing else except
+    /// slots that run a bot.
     pub async fn disagreement(&self) -> Option<String> {
         let (has, pools) = (self.fake.has(), self.core.store.pools().await.unwrap());
         let slots = self.core.store.slots(None, None).await.unwrap();
@@ -75,7 +75,7 @@ impl DeploymentFixture {
         None
     }
 
-    /// Lets a bot come in and stay.
+    /// Starts a bot, lets it join, and leaves it in its meeting.
     pub async fn stays(&self, number: usize) -> (domain::BotId, Caller) {
         let bot = self.core.reserved(number).await;
         self.runs(bot).await;

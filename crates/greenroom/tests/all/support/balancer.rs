@@ -1,5 +1,5 @@
-//! A load balancer in front of several replicas: each connection goes to any of them, so that whoever speaks has to
-//! be understood everywhere.
+//! A load balancer in front of several replicas. It sends each connection to any of them, so each replica must handle
+//! every client.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -15,7 +15,7 @@ pub struct Balancer {
 }
 
 impl Balancer {
-    /// Listens; until it is told of a backend it closes whatever comes.
+    /// Starts to listen. Until it has a backend, it closes each connection.
     pub async fn listen() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -26,7 +26,7 @@ impl Balancer {
         Self { url, backends, _ending: ending.drop_guard() }
     }
 
-    /// New connections go to these from now on. Those that are open stay where they are.
+    /// Sends new connections to these backends. Open connections stay where they are.
     pub fn set(&self, backends: impl IntoIterator<Item = SocketAddr>) {
         *self.backends.lock().unwrap() = backends.into_iter().collect();
     }
@@ -38,14 +38,14 @@ async fn accept(listener: TcpListener, backends: Arc<Mutex<Vec<SocketAddr>>>, en
         let mut backends = backends.lock().unwrap().clone();
         let ending = ending.clone();
         tokio::spawn(ending.run_until_cancelled_owned(async move {
-            // One that refuses decided nothing, so that another may be asked.
+            // A backend that refuses a connection has done nothing, so the balancer may try another.
             while !backends.is_empty() {
                 let any = uuid::Uuid::new_v4().as_u128() as usize % backends.len();
                 if let Ok(mut backend) = TcpStream::connect(backends.swap_remove(any)).await {
                     let _ = (client.set_nodelay(true), backend.set_nodelay(true));
                     let (mut from_client, mut to_client) = client.split();
                     let (mut from_backend, mut to_backend) = backend.split();
-                    // The end of either is the end of both: a replica that was killed leaves no client waiting.
+                    // When one side closes, the other closes too. So no client waits for a replica that was killed.
                     tokio::select! {
                         _ = tokio::io::copy(&mut from_client, &mut to_backend) => {}
                         _ = tokio::io::copy(&mut from_backend, &mut to_client) => {}

@@ -1,11 +1,11 @@
-//! A client, and a bot that lives by callbacks.
+//! An HTTP client of the API, and a bot that reports its own state by callbacks.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
 
 use super::found;
 
-/// Speaks to a server under one token.
+/// Calls a server with one token.
 #[derive(Clone, Debug)]
 pub struct Client {
     http: reqwest::Client,
@@ -13,7 +13,7 @@ pub struct Client {
     token: String,
 }
 
-/// A Google Meet link of its own for each number.
+/// A Google Meet link, different for each number.
 pub fn meet_link(number: usize) -> String {
     let letter = |digit: u32| char::from(b'a' + u8::try_from(number / 26_usize.pow(digit) % 26).unwrap());
     let code: String = (0..3).map(letter).collect();
@@ -25,7 +25,7 @@ impl Client {
         Self { http: reqwest::Client::new(), url: url.to_owned(), token: token.to_owned() }
     }
 
-    /// One that opens a connection for each call, so that each may reach another server behind a balancer.
+    /// A client that opens a connection for each call, so that a balancer can send each call to another server.
     pub fn anywhere(url: &str, token: &str) -> Self {
         let http = reqwest::Client::builder().pool_max_idle_per_host(0).build().unwrap();
         Self { http, ..Self::new(url, token) }
@@ -35,12 +35,12 @@ impl Client {
         &self.token
     }
 
-    /// The same token at another server.
+    /// A client with the same token for another server.
     pub fn on(&self, url: &str) -> Self {
         Self { url: url.to_owned(), ..self.clone() }
     }
 
-    /// Another token at the same server.
+    /// A client with another token for the same server.
     pub fn with(&self, token: &str) -> Self {
         Self { token: token.to_owned(), ..self.clone() }
     }
@@ -53,7 +53,7 @@ impl Client {
         self.try_send(method, path, body).await.unwrap()
     }
 
-    /// An error is a connection that broke: nothing was acknowledged.
+    /// An error means that the connection broke, so nothing was acknowledged.
     pub async fn try_send(
         &self,
         method: Method,
@@ -76,7 +76,7 @@ impl Client {
         body
     }
 
-    /// What is not JSON.
+    /// An answer that is not JSON.
     pub async fn text(&self, path: &str) -> String {
         self.http.get(format!("{}{path}", self.url)).send().await.unwrap().text().await.unwrap()
     }
@@ -85,7 +85,7 @@ impl Client {
         self.send(Method::POST, path, Some(body)).await
     }
 
-    /// Makes a user as an operator, and gives a client that speaks for it.
+    /// Creates a user as an operator, and returns a client with its API key.
     pub async fn user(&self, limit: i64) -> Client {
         let body = json!({"email": "ada@example.com", "name": "Ada", "max_concurrent_bots": limit});
         let (status, body) = self.post("/admin/users", body).await;
@@ -93,25 +93,25 @@ impl Client {
         self.with(body["api_key"].as_str().unwrap())
     }
 
-    /// Asks for a bot that is sure to be admitted, and gives its id.
+    /// Requests a bot that must be admitted, and returns its id.
     pub async fn bot(&self, link: &str) -> String {
         let bot = self.ask(json!({"meeting_url": link})).await;
         bot["id"].as_str().unwrap().to_owned()
     }
 
-    /// Asks for a bot that is sure to be admitted.
+    /// Requests a bot that must be admitted.
     pub async fn ask(&self, bot_request: Value) -> Value {
         let (status, mut body) = self.post("/bots", bot_request).await;
         assert_eq!(status, StatusCode::CREATED, "{body}");
         body["bot"].take()
     }
 
-    /// A bot as it is now.
+    /// The current state of a bot.
     pub async fn show_bot(&self, bot: &str) -> Value {
         self.get(&format!("/bots/{bot}")).await["bot"].take()
     }
 
-    /// Waits until a bot is in a status, and gives it as it is then.
+    /// Waits until a bot has a status, and returns the bot.
     pub async fn until(&self, bot: &str, status: &str) -> Value {
         found(&format!("the bot is {status}"), async || {
             let bot = self.show_bot(bot).await;
@@ -120,14 +120,14 @@ impl Client {
         .await
     }
 
-    /// Asks a bot to leave.
+    /// Stops a bot, as its user.
     pub async fn stop(&self, bot: &str) {
         let (status, body) = self.send(Method::DELETE, &format!("/bots/{bot}"), None).await;
         assert!(status.is_success(), "{body}");
     }
 }
 
-/// A bot as its own process would be: it has its data, and speaks.
+/// Acts as the process of a bot: it has the bot's data and sends its callbacks.
 #[derive(Clone, Debug)]
 pub struct Life {
     pub client: Client,
@@ -163,8 +163,8 @@ impl Life {
         self.try_say(callback, body).await.unwrap()
     }
 
-    /// Says something that must be accepted, and gives the answer.
-    pub async fn well(&self, callback: &str, body: Value) -> Value {
+    /// Sends a callback that must be accepted, and returns the answer.
+    pub async fn report(&self, callback: &str, body: Value) -> Value {
         let (status, answer) = self.say(callback, body).await;
         assert_eq!(status, StatusCode::OK, "{callback}: {answer}");
         answer

@@ -1,4 +1,4 @@
-//! A Coolify that is none, and processes of ours that speak to it.
+//! The fake Coolify, and Greenroom's provider for it, as several processes would use it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::{
     until,
 };
 
-/// How long a minute lasts here, in which a budget holds.
+/// The length of the "minute" for which the request limit holds.
 const MINUTE: Duration = Duration::from_millis(1_200);
 const SHORTEST_LISTING: Duration = Duration::from_secs(3);
-/// More than a test asks for.
+/// More requests than a test sends.
 const MOST: u32 = 100_000;
 
 #[derive(Debug)]
@@ -42,7 +42,7 @@ impl CoolifyFixture {
         Self::new(|_| {}).await
     }
 
-    /// One that takes so many requests in a minute that lasts so long.
+    /// A fixture that accepts this many requests in a "minute" of this length.
     pub async fn on(
         database: Arc<Database>,
         most: u32,
@@ -54,7 +54,7 @@ impl CoolifyFixture {
         let (fake, store) = (CoolifyFake::start(settings).await, database.open().await);
         let installation = uuid::Uuid::new_v4().to_string();
         let pace = Pace::of(most, minute);
-        // A minute that is so short leaves a machine that has other things to do no time to look.
+        // With such a short "minute", a busy machine has no time to list.
         let pace = Pace { listed_within: pace.listed_within.max(SHORTEST_LISTING), ..pace };
         Self { fake, store, installation, pace, most, minute, database }
     }
@@ -76,7 +76,7 @@ impl CoolifyFixture {
         }
     }
 
-    /// A process of ours that has just been started.
+    /// The provider as a newly started process has it.
     pub fn process(&self) -> CoolifyProvider {
         self.process_with(self.config())
     }
@@ -94,7 +94,7 @@ impl CoolifyFixture {
         SlotName::new("meet", number)
     }
 
-    /// For a bot of this connection.
+    /// A spec for a bot with this connection.
     pub fn spec(number: i64, connection: &str) -> Spec {
         let slot = Self::slot(number);
         let environment = BTreeMap::from([
@@ -112,12 +112,12 @@ impl CoolifyFixture {
         }
     }
 
-    /// For whoever comes, in this generation.
+    /// A spec for any bot, in this generation.
     pub fn hot(number: i64, generation: i64) -> Spec {
         Spec { generation, connection: None, ..Self::spec(number, "") }
     }
 
-    /// The one application that there is.
+    /// The only application.
     pub fn only(&self) -> CoolifyApplication {
         let mut all = self.fake.applications();
         assert_eq!(all.len(), 1, "{all:?}");
@@ -133,10 +133,10 @@ impl CoolifyFixture {
     }
 
     pub async fn until_count(&self, operation: CoolifyOperation, count: usize) {
-        until("it is asked for", async || self.count(operation) >= count).await;
+        until("it is requested", async || self.count(operation) >= count).await;
     }
 
-    /// Makes the next so many requests that change something go wrong, of each kind.
+    /// Makes the next `count` requests of each kind that changes something fail.
     pub fn break_changes(&self, fault: CoolifyFault, count: usize) {
         let changes = [
             CoolifyOperation::Create,

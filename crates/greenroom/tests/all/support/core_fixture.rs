@@ -1,4 +1,4 @@
-//! The parts behind the API, on a database of their own, with a clock that the test sets.
+//! The parts behind the API, with their own database and a clock that the test sets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,11 +23,11 @@ use greenroom::store::{Changed, PoolRow, Store};
 use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
-use super::written::write_slots;
+use super::placement_writes::write_slots;
 use super::{Backend, Database, meet_link};
 
-/// The defaults, with a sweeper that the test runs when it likes and no polls: what is to happen at once must not
-/// depend on them.
+/// The defaults, but the test runs the sweeper itself, and nothing polls. Actions that must happen at once cannot
+/// depend on polls then.
 fn deadlines() -> Deadlines {
     let far_off = Duration::from_secs(10_000_000);
     Deadlines { sweeper_interval: far_off, queue_poll: far_off, ..Deadlines::default() }
@@ -44,24 +44,26 @@ pub fn pool(name: &str) -> PoolRow {
         recycle_after: 1,
         max_slots: 1,
         min_idle: 0,
-        config_position: Some(0),
+        fill_order: Some(0),
         slots: 0,
         mean_hold_ms: None,
         attribute_sets: vec![Default::default()],
         expire_after_ms: None,
         idle_timeout_ms: None,
+        ready_timeout_ms: None,
+        max_warm_age_ms: None,
         recipe: None,
     }
 }
 
-/// Takes a pool as a configuration would.
+/// Stores a pool, as a configuration would.
 pub async fn configure(store: &Store, pool: &PoolRow) {
     let mut tx = store.begin_changing(&Changed::everything(), Timestamp::now()).await.unwrap();
     tx.configure_pool(pool).await.unwrap();
     tx.commit().await.unwrap();
 }
 
-/// A request for a meeting of its own, as a user has it who says nothing else.
+/// A request for a separate meeting, with defaults for everything else.
 pub fn bot_request(number: usize) -> BotRequest {
     BotRequest {
         meeting: domain::Meeting::from_link(&meet_link(number)).unwrap(),
@@ -76,7 +78,7 @@ pub fn bot_request(number: usize) -> BotRequest {
     }
 }
 
-/// The parts of a `CoreFixture`.
+/// The settings of a `CoreFixture`.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub clock: Clock,
@@ -88,8 +90,7 @@ pub struct Plan {
 impl Plan {
     /// A clock that the test sets, and these pools in this order.
     pub fn of(pools: impl IntoIterator<Item = PoolRow>) -> Self {
-        let placed =
-            pools.into_iter().zip(0..).map(|(pool, position)| PoolRow { config_position: Some(position), ..pool });
+        let placed = pools.into_iter().zip(0..).map(|(pool, position)| PoolRow { fill_order: Some(position), ..pool });
         Self {
             clock: Clock::manual(Timestamp::now()),
             deadlines: deadlines(),
@@ -128,7 +129,7 @@ impl CoreFixture {
         Self::on(store, database, plan).await
     }
 
-    /// The same, over another way to the database.
+    /// Like `planned`, but with a store that the caller has opened.
     pub async fn on(store: Store, database: Arc<Database>, plan: &Plan) -> Self {
         let clock = plan.clock.clone();
         let context = Context::new(store.clone(), clock.clone(), Random::System);
@@ -145,7 +146,7 @@ impl CoreFixture {
             min_priority: i64::MIN,
             data: serde_json::Map::new(),
         };
-        let (user, key) = admission.create_user(new).await.unwrap();
+        let (user, key) = admission.create_user(new, None).await.unwrap();
         for pool in &plan.pools {
             configure(&store, pool).await;
         }
@@ -176,7 +177,7 @@ impl CoreFixture {
         }
     }
 
-    /// Puts all slots of a pool that nobody has into a status.
+    /// Gives a status to all slots of a pool that have no bot.
     pub async fn occupy(&self, pool: &str, status: SlotStatus) {
         let mut slots = self.store.slots_of_pool(pool).await.unwrap();
         slots.iter_mut().for_each(|slot| slot.status = status);
@@ -193,20 +194,20 @@ impl CoreFixture {
             min_priority: 0,
             data: serde_json::Map::new(),
         };
-        self.admission.create_user(new).await.unwrap().1
+        self.admission.create_user(new, None).await.unwrap().1
     }
 
-    /// The key of its user.
+    /// The key of the fixture's user.
     pub fn key(&self) -> greenroom::admission::api_keys::ApiKey {
         self.key.clone()
     }
 
-    /// Asks for a bot that is sure to be admitted.
+    /// Requests a bot that must be admitted.
     pub async fn ask(&self, bot_request: BotRequest) -> Reserved {
         self.placement.reserve(self.key.clone(), bot_request).await.unwrap()
     }
 
-    /// Asks for many at once; the answers come in no order.
+    /// Requests many bots at once. The answers are in no particular order.
     pub async fn ask_at_once(&self, bot_requests: impl IntoIterator<Item = BotRequest>) -> Vec<Reserved> {
         let mut requests = tokio::task::JoinSet::new();
         for bot_request in bot_requests {
@@ -223,7 +224,7 @@ impl CoreFixture {
 
     /// A new connection of a bot.
     pub async fn assigned(&self, bot: BotId) -> Result<Caller, LifecycleError> {
-        let assignment = self.lifecycle.assign(bot).await?;
+        let assignment = self.lifecycle.assign(bot, None).await?;
         let claim = self.lifecycle.claim(&assignment.token)?;
         Ok(Caller { claim, connection_id: assignment.connection_id })
     }
@@ -236,12 +237,12 @@ impl CoreFixture {
         (bot, caller)
     }
 
-    /// What a bot says at its end.
+    /// Sends the `exited` callback of a bot.
     pub async fn exited(&self, caller: Caller, exit_code: i64) -> Result<Status, LifecycleError> {
         self.placement.end(Ending::Exited { caller, exit_code, reason: None, error: None }).await
     }
 
-    /// Ends a bot if it is not at an end, to make room for the next.
+    /// Ends a bot if it has not ended, so that the user may have another one.
     pub async fn ended(&self, bot: BotId) {
         if self.lifecycle.stop(self.user, bot).await.unwrap().bot.status == Status::Stopping {
             self.after(100_000).await;
@@ -249,7 +250,7 @@ impl CoreFixture {
         assert!(self.stands(bot).await.0.is_ended());
     }
 
-    /// Sweeps after so many seconds more, and says how many bots it ended.
+    /// Advances the clock by this many seconds, sweeps, and returns how many bots the sweeper ended.
     pub async fn after(&self, seconds: u64) -> u64 {
         self.clock.advance(Duration::from_secs(seconds));
         self.sweeper.run().await.unwrap().counts.values().sum()

@@ -1,6 +1,5 @@
-//! A provider that runs nothing: it keeps what it was told, and does or fails as the test says.
-//!
-//! A [`Fault`] makes the next calls of one kind go wrong in one of the ways in which they do out there.
+//! A fake provider that starts no processes. It records its calls, and succeeds or fails as the test says.
+//! A [`Fault`] makes the next call of one kind fail in a way that happens with real providers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,7 +10,7 @@ use domain::SlotName;
 use greenroom::providers::{Found, Image, Progress, Provider, ProviderError, Pulled, Spec, Stopped};
 use tokio::sync::Semaphore;
 
-/// What it was told to do.
+/// A call that the fake received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
     Create(SlotName),
@@ -21,7 +20,7 @@ pub enum Call {
     Pull,
 }
 
-/// What a call is for.
+/// The kind of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Create,
@@ -32,29 +31,29 @@ pub enum Kind {
     Inspect,
 }
 
-/// How a call goes wrong.
+/// How a call fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It says so, and does nothing.
+    /// Returns an error, and does nothing.
     Error,
-    /// It never answers, and does nothing.
+    /// Never answers, and does nothing.
     Hang,
-    /// It says that it did it, and did not.
+    /// Reports success, and does nothing.
     NoEffect,
-    /// It did it, and never says so.
+    /// Takes effect, and never answers.
     NoAnswer,
-    /// It never says so, and does it when nobody waits for it any more.
+    /// Never answers, and takes effect after the caller has stopped waiting.
     Late,
 }
 
 const REFUSED: &str = "connection refused";
-/// Longer than a test has patience with a call.
+/// Longer than the time limit of a call in tests.
 const LATE: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 pub struct Fake {
     state: Arc<Mutex<State>>,
-    /// Each start and each pull takes one, and waits while there is none.
+    /// Each start and each pull takes a permit, and waits if there is none.
     turns: Semaphore,
     /// The same for stops and deletions.
     ends: Semaphore,
@@ -63,31 +62,31 @@ pub struct Fake {
 #[derive(Debug, Default)]
 struct State {
     calls: Vec<Call>,
-    /// What the next starts, stops and pulls fail with; without one they work.
+    /// The errors of the next starts, stops and pulls. Without one, they succeed.
     start_errors: VecDeque<ProviderError>,
     stop_errors: VecDeque<ProviderError>,
     pull_errors: VecDeque<ProviderError>,
-    /// Nobody answers.
+    /// The provider does not answer.
     is_away: bool,
     needs_image: bool,
     has_image: bool,
-    /// Calls whose effect is still to come.
+    /// Calls that have not taken effect yet.
     late: usize,
     pulling: usize,
     starting: usize,
     most_starting: usize,
-    /// The calls that go wrong next.
+    /// The faults of the next calls.
     faults: Vec<(Kind, Fault)>,
-    /// What it has, and what runs in it.
+    /// The slots at the provider, and what runs in each.
     slots: BTreeMap<SlotName, Option<Spec>>,
     described: BTreeMap<SlotName, String>,
-    /// What it says is not well, although it runs.
-    unwell: BTreeSet<SlotName>,
-    /// What has been written in each slot.
+    /// Slots that the provider reports as unhealthy, although they run.
+    unhealthy: BTreeSet<SlotName>,
+    /// The log of each slot.
     logs: BTreeMap<SlotName, String>,
 }
 
-/// A start that is under way, however it ends.
+/// A start in progress. It is counted until it is dropped, also after an error.
 struct Starting<'a>(&'a Fake);
 
 impl Drop for Starting<'_> {
@@ -96,7 +95,7 @@ impl Drop for Starting<'_> {
     }
 }
 
-/// A pull that is under way, however it ends.
+/// A pull in progress. It is counted until it is dropped, also after an error.
 struct Pulling<'a>(&'a Fake);
 
 impl Drop for Pulling<'_> {
@@ -113,17 +112,17 @@ impl Default for Fake {
 }
 
 impl Fake {
-    /// Starts and pulls wait for [`Fake::release`].
+    /// A provider whose starts and pulls wait for [`Fake::release`].
     pub fn hanging() -> Self {
         Self { turns: Semaphore::new(0), ..Self::default() }
     }
 
-    /// Stops and deletions wait for [`Fake::release_ends`].
+    /// A provider whose stops and deletions wait for [`Fake::release_ends`].
     pub fn slow_to_end() -> Self {
         Self { ends: Semaphore::new(0), ..Self::default() }
     }
 
-    /// Its image is not on the host.
+    /// The image is not on the host.
     pub fn without_image(self) -> Self {
         self.state().needs_image = true;
         self
@@ -147,12 +146,12 @@ impl Fake {
         self.state().stop_errors.push_back(error);
     }
 
-    /// Lets so many of those go on that wait, or will come.
+    /// Lets this many starts and pulls continue, those that wait and later ones.
     pub fn release(&self, count: usize) {
         self.turns.add_permits(count);
     }
 
-    /// Lets so many stops and deletions go on that wait, or will come.
+    /// Lets this many stops and deletions continue, those that wait and later ones.
     pub fn release_ends(&self, count: usize) {
         self.ends.add_permits(count);
     }
@@ -161,7 +160,7 @@ impl Fake {
         self.state().calls.clone()
     }
 
-    /// What it was told to do with one slot.
+    /// The calls for one slot.
     pub fn calls_for(&self, slot: &SlotName) -> Vec<Call> {
         let is_for = |call: &Call| match call {
             Call::Create(of) | Call::Start(of) | Call::Stop(of) | Call::Delete(of) => of == slot,
@@ -183,17 +182,17 @@ impl Fake {
         starts.collect()
     }
 
-    /// How many pulls are under way.
+    /// How many pulls are in progress.
     pub fn pulling(&self) -> usize {
         self.state().pulling
     }
 
-    /// How many starts are under way.
+    /// How many starts are in progress.
     pub fn starting(&self) -> usize {
         self.state().starting
     }
 
-    /// How many starts were ever under way at once.
+    /// The highest number of starts that were in progress at once.
     pub fn most_starting(&self) -> usize {
         self.state().most_starting
     }
@@ -203,52 +202,52 @@ impl Fake {
         self.state().slots.get(slot).cloned().flatten()
     }
 
-    /// Everything that it has, and whether something runs in it.
+    /// All slots at the provider, and whether something runs in each.
     pub fn has(&self) -> BTreeMap<SlotName, bool> {
         self.state().slots.iter().map(|(slot, spec)| (slot.clone(), spec.is_some())).collect()
     }
 
-    /// Makes the next call of a kind go wrong.
+    /// Makes the next call of a kind fail.
     pub fn break_next(&self, kind: Kind, fault: Fault) {
         self.state().faults.push((kind, fault));
     }
 
-    /// How many calls are still to go wrong.
+    /// How many calls are still to fail.
     pub fn faults_left(&self) -> usize {
         self.state().faults.len()
     }
 
-    /// Whether everything that it was told has had its effect.
+    /// Whether every call has taken effect.
     pub fn is_settled(&self) -> bool {
         self.state().late == 0
     }
 
-    /// Something happens to a slot behind everyone's back.
+    /// Removes a slot without a call.
     pub fn lose(&self, slot: &SlotName) {
         self.state().slots.remove(slot);
     }
 
-    /// What runs in a slot ends by itself.
+    /// Ends what runs in a slot, as if by itself.
     pub fn end(&self, slot: &SlotName) {
         self.state().slots.insert(slot.clone(), None);
     }
 
-    /// What runs in a slot is not well, as far as the provider knows.
+    /// Makes the provider report a slot as unhealthy.
     pub fn sicken(&self, slot: &SlotName) {
-        self.state().unwell.insert(slot.clone());
+        self.state().unhealthy.insert(slot.clone());
     }
 
-    /// Somebody else describes a slot.
+    /// Changes the description of a slot, as another person would.
     pub fn mislabel(&self, slot: &SlotName, description: &str) {
         self.state().described.insert(slot.clone(), description.to_owned());
     }
 
-    /// What runs in a slot has written this.
+    /// Sets the log of a slot.
     pub fn write(&self, slot: &SlotName, log: &str) {
         self.state().logs.insert(slot.clone(), log.to_owned());
     }
 
-    /// Something runs that nobody started.
+    /// Makes something run that nothing started.
     pub fn appear(&self, slot: &SlotName) {
         let spec = Spec {
             slot: slot.clone(),
@@ -261,7 +260,7 @@ impl Fake {
         self.state().slots.insert(slot.clone(), Some(spec));
     }
 
-    /// Answers nothing any more, like an engine that was stopped.
+    /// Stops answering, like an engine that was stopped.
     pub fn go_away(&self) {
         self.state().is_away = true;
     }
@@ -274,7 +273,7 @@ impl Fake {
         if self.state().is_away { Err(ProviderError::unavailable(REFUSED)) } else { Ok(()) }
     }
 
-    /// How the next call of a kind goes wrong, if it does. One that hangs never comes back from here.
+    /// The fault of the next call of a kind, if one is set. With `Hang`, this never returns.
     async fn fault(&self, kind: Kind) -> Result<Option<Fault>, ProviderError> {
         self.answers()?;
         let fault = {
@@ -289,7 +288,7 @@ impl Fake {
         }
     }
 
-    /// Does something to what it has: now, never, or when nobody waits for it any more.
+    /// Changes the slots: at once, never, or after the caller has stopped waiting.
     fn act(&self, fault: Option<Fault>, act: impl FnOnce(&mut BTreeMap<SlotName, Option<Spec>>) + Send + 'static) {
         match fault {
             Some(Fault::NoEffect) => {}
@@ -307,7 +306,7 @@ impl Fake {
         }
     }
 
-    /// Says what was done, unless nobody is to hear it.
+    /// Returns the answer, unless the fault is to never answer.
     async fn answer<T>(&self, fault: Option<Fault>, answer: T) -> Result<T, ProviderError> {
         match fault {
             Some(Fault::NoAnswer | Fault::Late) => std::future::pending().await,
@@ -349,7 +348,7 @@ impl Provider for Fake {
 
     async fn pull_image(&self, progress: &Progress) -> Result<(), ProviderError> {
         progress.set(Pulled { layers: 3, layers_done: 1, bytes: 2_000, bytes_done: 500 });
-        progress.say("layer 2 Downloading".to_owned());
+        progress.report("layer 2 Downloading".to_owned());
         self.state().calls.push(Call::Pull);
         self.state().pulling += 1;
         let _pulling = Pulling(self);
@@ -360,7 +359,7 @@ impl Provider for Fake {
         failed.map_or(Ok(()), Err)
     }
 
-    /// What it is made of is there at once.
+    /// Creates the slot at once.
     async fn create(&self, spec: &Spec) -> Result<String, ProviderError> {
         let _starting = self.begin(Call::Create(spec.slot.clone()));
         self.turn().await;
@@ -380,7 +379,7 @@ impl Provider for Fake {
             return Err(error);
         }
         let started = spec.clone();
-        self.state().unwell.remove(&spec.slot);
+        self.state().unhealthy.remove(&spec.slot);
         self.act(fault, move |slots| drop(slots.insert(started.slot.clone(), Some(started))));
         self.answer(fault, format!("fake/{}", spec.slot)).await
     }
@@ -408,12 +407,12 @@ impl Provider for Fake {
 
     async fn list(&self) -> Result<Vec<Found>, ProviderError> {
         let fault = self.fault(Kind::List).await?;
-        // An answer without what is there is the worst that a listing can do.
+        // A listing that leaves out existing slots is the worst possible error of a listing.
         let has = if fault == Some(Fault::NoEffect) { BTreeMap::new() } else { self.has() };
-        let unwell = self.state().unwell.clone();
+        let unhealthy = self.state().unhealthy.clone();
         let described = self.state().described.clone();
         let shown = |(slot, running): (SlotName, bool)| Found {
-            unwell: unwell.contains(&slot),
+            unhealthy: unhealthy.contains(&slot),
             description: described.get(&slot).cloned(),
             ..Found::new(slot, running, "as the test says")
         };

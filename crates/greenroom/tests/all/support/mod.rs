@@ -1,4 +1,4 @@
-//! What the tests stand on: a database of their own each, the server as a process, a client.
+//! Fixtures and helpers for the tests: a database for each test, the server as a process, a client.
 
 mod agents;
 mod balancer;
@@ -11,16 +11,16 @@ mod docker;
 mod ec2;
 mod fake;
 mod nomad;
+pub mod placement_writes;
 mod process;
 mod raw;
+mod redis_subscriber;
 mod relay;
 mod replicas;
-mod resp;
 mod server_fixture;
 mod servers;
 mod slots;
 mod watch;
-pub mod written;
 
 pub use balancer::Balancer;
 pub use client::{Client, Life, meet_link};
@@ -32,7 +32,7 @@ pub use coolify_fixture::CoolifyFixture;
 pub use core_fixture::{CoreFixture, Plan, bot_request, configure, pool};
 pub use deployment_fixture::{DeploymentFixture, Works};
 pub use docker::{
-    DockerFixture, Engine, OBEDIENT, Ours, PrivateEngine, Recipe, Registry, StallingRegistry, Swarm,
+    DockerFixture, Engine, Labelled, OBEDIENT, PrivateEngine, Recipe, Registry, StallingRegistry, Swarm,
     gateway as docker_gateway,
 };
 pub use ec2::{Cloud, Machine, greenroom};
@@ -40,9 +40,9 @@ pub use fake::{Call, Fake, Fault, Kind};
 pub use nomad::{NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, NomadTiming, NomadTls};
 pub use process::{ADMIN_TOKEN, Process};
 pub use raw::Raw;
+pub use redis_subscriber::Subscriber;
 pub use relay::Relay;
 pub use replicas::Replicas;
-pub use resp::Subscriber;
 pub use server_fixture::ServerFixture;
 pub use servers::{PrivatePostgres, PrivateRedis};
 pub use slots::{Running, process_pool, process_provider, waits};
@@ -53,35 +53,35 @@ use std::time::{Duration, Instant};
 use greenroom::store::Store;
 use sqlx::Connection;
 
-/// Longer than anything takes that happens at all.
+/// Longer than any expected event takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Waits until there is something to be found, and fails when that never comes.
+/// Waits until `probe` returns a value, and fails after [`PATIENCE`].
 pub async fn found<T>(what: &str, mut probe: impl AsyncFnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {
         if let Some(found) = probe().await {
             return found;
         }
-        assert!(Instant::now() < deadline, "waited in vain until {what}");
+        assert!(Instant::now() < deadline, "timeout while waiting until {what}");
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Waits until something is so, and fails when it never is.
+/// Waits until a condition is true, and fails after [`PATIENCE`].
 pub async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     found(what, async || is_so().await.then_some(())).await;
 }
 
-/// Which database a test runs on.
+/// The database that a test runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backend {
     Sqlite,
     Postgres,
 }
 
-/// An empty database that only this test has.
+/// An empty database that only this test uses.
 #[derive(Debug)]
 pub struct Database {
     pub url: String,
@@ -110,7 +110,7 @@ impl Database {
         format!("{base}/{name}")
     }
 
-    /// How large the largest of an SQLite database's files is.
+    /// The size of the largest file of an SQLite database.
     pub fn largest_file(&self) -> u64 {
         let size = |name: &str| std::fs::metadata(self.folder.path().join(name)).map_or(0, |file| file.len());
         size("greenroom.db").max(size("greenroom.db-wal"))
@@ -120,7 +120,7 @@ impl Database {
         Store::open(&self.url).await.unwrap()
     }
 
-    /// A connection for SQL of the test's own, past the store.
+    /// A connection for the test's own SQL, without the store.
     pub async fn reader(&self) -> Reader {
         if self.url.starts_with("sqlite:") {
             Reader::Sqlite(sqlx::SqliteConnection::connect(&self.url).await.unwrap())
@@ -129,10 +129,10 @@ impl Database {
         }
     }
 
-    /// Runs SQL of the test's own, past the store.
+    /// Runs the test's own SQL, without the store.
     pub async fn execute(&self, sql: &'static str) {
         self.run(sql.to_owned()).await;
-        // Placement decides on a copy: whoever changes what it decides on replaces the token.
+        // Placement plans on a copy in memory. A new token makes it read its data again.
         if ["slots", "pools", "queue", "bots"].iter().any(|table| sql.contains(table)) {
             self.run(format!("UPDATE placement SET token = '{}'", uuid::Uuid::new_v4())).await;
         }
@@ -157,8 +157,8 @@ pub enum Reader {
 }
 
 impl Reader {
-    /// Runs statements of the test's own, which end with a `;` each. Whoever changes what placement decides on replaces the
-    /// token among them.
+    /// Runs the test's own statements, each with a `;` at its end. If they change data that placement uses, one of them
+    /// must replace the token.
     pub async fn execute(&mut self, sql: String) {
         let sql = sqlx::raw_sql(sqlx::AssertSqlSafe(sql));
         match self {
@@ -175,7 +175,7 @@ impl Reader {
     }
 }
 
-/// What runs in the slots of the process provider outlives its server, and must not outlive its test.
+/// Processes in slots of the process provider survive their server, but must not survive their test.
 impl Drop for Database {
     fn drop(&mut self) {
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! The server as its users run it: the binary, in a process of its own.
+//! The server as its users run it: the binary, in a separate process.
 
 use std::fs::File;
 use std::process::Stdio;
@@ -16,22 +16,23 @@ pub const ADMIN_TOKEN: &str = "the-admin-token-of-the-tests";
 pub struct Process {
     child: Child,
     pub url: String,
-    /// What it printed on standard output until it served.
+    /// The lines on standard output before the server accepted requests.
     pub greeting: Vec<String>,
 }
 
 impl Process {
     pub fn command() -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
-        // Nothing of the machine's own may get in the way.
+        // The environment of this machine must not influence the server.
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").kill_on_drop(true).stdin(Stdio::null());
-        // What moto takes, and AWS does not.
+        // moto accepts these credentials, and AWS does not.
         command.env("AWS_ACCESS_KEY_ID", "moto").env("AWS_SECRET_ACCESS_KEY", "moto");
         command.env("AWS_EC2_METADATA_DISABLED", "true");
         command
     }
 
-    /// Starts with an admin token that is known, and pools whose slots run nothing: the test speaks for the bots.
+    /// Starts with a known admin token, and with pools whose slots run nothing. The test sends the callbacks of the
+    /// bots.
     pub async fn start(database: &Database) -> Self {
         let mut pools = String::new();
         for (name, platform) in [("google-meet", "google_meet"), ("teams", "teams"), ("zoom", "zoom")] {
@@ -43,29 +44,30 @@ impl Process {
         Self::start_configured(database, &pools).await
     }
 
-    /// Starts with an admin token that is known, and this configuration.
+    /// Starts with a known admin token and this configuration.
     pub async fn start_configured(database: &Database, toml: &str) -> Self {
         let file = configuration(database, toml);
         Self::start_with(database, &["--config", &file]).await
     }
 
-    /// The same, where containers reach it. As `public_url` is not set, this is also where it tells them to find it.
+    /// Like `start_configured`, but on an address that containers can reach. `public_url` is not set, so the server
+    /// gives this address to the bots.
     pub async fn start_for_containers(database: &Database, toml: &str) -> Self {
         let (file, address) = (configuration(database, toml), format!("{}:0", docker_gateway()));
         Self::start_listening(database, &address, &["--config", &file]).await
     }
 
-    /// The same, where another was.
+    /// Like `start_for_containers`, but on the address of an earlier server.
     pub async fn start_for_containers_at(database: &Database, toml: &str, address: &str) -> Self {
         let file = configuration(database, toml);
         Self::start_listening(database, address, &["--config", &file]).await
     }
 
-    /// The same, at this address or at one of its own, with its log in a file.
+    /// Like `start_for_containers`, on this address or on a free one, with the log in a file.
     pub async fn start_for_containers_logging(database: &Database, toml: &str, address: Option<&str>) -> Self {
         let (file, any) = (configuration(database, toml), format!("{}:0", docker_gateway()));
         let log = File::options().create(true).append(true).open(database.folder.path().join("log")).unwrap();
-        // A file that may not grow any more is an error for it, and no signal.
+        // Without SIGXFSZ, a write beyond the limit of the file size is an error and does not end the server.
         let script = format!("trap '' XFSZ; exec \"{}\" \"$@\"", env!("CARGO_BIN_EXE_greenroom"));
         let mut command = Command::new("sh");
         command
@@ -80,7 +82,7 @@ impl Process {
         Self::spawn(command).await
     }
 
-    /// Starts again where another was, which bots remember.
+    /// Starts on the address of an earlier server, which its bots still use.
     pub async fn start_at(database: &Database, address: &str) -> Self {
         let mut command = Self::command();
         command
@@ -103,7 +105,7 @@ impl Process {
         Self::spawn(command).await
     }
 
-    /// Starts where a file that may not grow any more is what a full disk is: an error, and no signal.
+    /// Starts so that a limit of the file size acts like a full disk: a write fails, and no signal ends the server.
     pub async fn start_on_small_disk(database: &Database) -> Self {
         let binary = env!("CARGO_BIN_EXE_greenroom");
         let script = format!("trap '' XFSZ; exec \"{binary}\" \"$@\"");
@@ -124,7 +126,7 @@ impl Process {
         started.unwrap_or_else(|greeting| panic!("the server did not start: {greeting:?}"))
     }
 
-    /// An error is what it printed before it ended instead of serving.
+    /// An error holds the lines that the process printed before it ended.
     pub async fn try_spawn(mut command: Command) -> Result<Self, Vec<String>> {
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -155,58 +157,60 @@ impl Process {
     }
 
     pub fn pid(&self) -> u32 {
-        self.child.id().expect("it runs")
+        self.child.id().expect("the process runs")
     }
 
-    /// Whether it has ended, by itself or by another's hand.
+    /// Whether the process has ended, by itself or by a signal.
     pub fn has_ended(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Ends it as a power cut would.
+    /// Ends the process at once, like a power cut.
     pub async fn kill(mut self) {
         self.child.kill().await.unwrap();
     }
 
-    /// Asks it to stop.
+    /// Asks the process to stop.
     pub async fn terminate(&self) {
         self.signal(Signal::SIGTERM);
     }
 
     pub fn signal(&self, signal: Signal) {
-        let pid = self.child.id().expect("it runs");
+        let pid = self.child.id().expect("the process runs");
         kill(Pid::from_raw(i32::try_from(pid).unwrap()), signal).unwrap();
     }
 
-    /// Whether a signal has stopped it.
+    /// Whether SIGSTOP has stopped the process.
     pub fn is_stopped(&self) -> bool {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().expect("it runs"))).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id().expect("the process runs"))).unwrap();
         status.lines().any(|line| line.starts_with("State:") && line.contains('T'))
     }
 
-    /// How much of the machine's memory it takes.
+    /// How much memory of the machine the process uses.
     pub fn resident_bytes(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id().expect("it runs"))).unwrap();
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.child.id().expect("the process runs"))).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
         line.trim().trim_end_matches("kB").trim().parse::<u64>().unwrap() * 1024
     }
 
-    /// Lets no file of its own grow past so many bytes.
+    /// Limits the size of each file that the process writes.
     pub async fn limit_files(&self, bytes: Option<u64>) {
-        let pid = self.child.id().expect("it runs").to_string();
+        let pid = self.child.id().expect("the process runs").to_string();
         let limit = bytes.map_or("unlimited".to_owned(), |bytes| bytes.to_string());
         let mut prlimit = Command::new("prlimit");
         prlimit.arg(format!("--fsize={limit}:unlimited")).args(["--pid", &pid]);
         assert!(prlimit.status().await.unwrap().success());
     }
 
-    /// Waits for its end; true when it ended well.
+    /// Waits for the end of the process. Returns true if it succeeded.
     pub async fn wait(mut self) -> bool {
         self.child.wait().await.unwrap().success()
     }
 }
 
-/// The path of a configuration with an admin token that is known.
+/// Writes a configuration with a known admin token, and returns its path.
 fn configuration(database: &Database, toml: &str) -> String {
     let file = database.folder.path().join("greenroom.toml");
     std::fs::write(&file, format!("admin_token = \"{ADMIN_TOKEN}\"\n{toml}")).unwrap();

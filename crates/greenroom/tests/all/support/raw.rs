@@ -1,4 +1,4 @@
-//! A client that speaks HTTP by hand, and may stop in the middle of a word, or never read.
+//! A client that sends HTTP as plain text. It can stop in the middle of a request, and can leave an answer unread.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use super::Process;
 
-/// Longer than anything takes that is answered at all.
+/// Longer than any answer takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Raw {
 }
 
 impl Raw {
-    /// Connects, with a small buffer for what it does not read.
+    /// Connects, with a small receive buffer for data that the test does not read.
     pub async fn connect(server: &Process) -> Self {
         let address = server.url.strip_prefix("http://").unwrap().parse().unwrap();
         let socket = TcpSocket::new_v4().unwrap();
@@ -24,7 +24,7 @@ impl Raw {
         Self { stream: socket.connect(address).await.unwrap() }
     }
 
-    /// Connects and sends this.
+    /// Connects and sends this text.
     pub async fn sending(server: &Process, text: &str) -> Self {
         let mut raw = Self::connect(server).await;
         raw.send(text).await;
@@ -35,14 +35,16 @@ impl Raw {
         self.stream.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Waits until something comes, and gives it. Empty at the end, however that comes.
+    /// Waits for data and returns it. Returns an empty text when the connection has ended, in any way.
     pub async fn read(&mut self) -> String {
         let mut buffer = vec![0; 64 * 1024];
-        let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer)).await.expect("an answer, or the end");
+        let read = tokio::time::timeout(PATIENCE, self.stream.read(&mut buffer))
+            .await
+            .expect("an answer, or the end of the connection");
         String::from_utf8_lossy(&buffer[..read.unwrap_or(0)]).into_owned()
     }
 
-    /// All that comes until the end.
+    /// Reads all data until the connection ends.
     pub async fn read_all(&mut self) -> String {
         let mut all = String::new();
         loop {

@@ -1,4 +1,4 @@
-//! Stands between a provider and what it speaks to over HTTP, and makes answers late or lost.
+//! A relay between a provider and its HTTP server. It can delay or drop answers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,17 +7,17 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
-/// How late an answer is.
+/// The delay of a late answer.
 const LATE: Duration = Duration::from_millis(300);
 
-/// What the next answers to something that changes anything are. What only looks is answered as it is.
+/// The faults of the next answers to requests that change something. Requests that only read are never disturbed.
 #[derive(Debug, Default)]
 struct Troubles {
     late: AtomicUsize,
     lost: AtomicUsize,
 }
 
-/// A way to a Unix socket, by TCP.
+/// A TCP server that forwards to a Unix socket.
 #[derive(Debug)]
 pub struct Relay {
     pub address: String,
@@ -47,18 +47,18 @@ impl Relay {
         Self { address, troubles, serving }
     }
 
-    /// The next answers to changes come late.
+    /// Delays the next answers to changes.
     pub fn delay(&self, count: usize) {
         self.troubles.late.store(count, Ordering::SeqCst);
     }
 
-    /// The next answers to changes never come, although what was asked for is done.
+    /// Drops the next answers to changes. The changes are carried out.
     pub fn lose(&self, count: usize) {
         self.troubles.lost.store(count, Ordering::SeqCst);
     }
 }
 
-/// Takes one of a count, if there is one.
+/// Decrements a count, if it is above zero.
 fn take(count: &AtomicUsize) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok()
 }

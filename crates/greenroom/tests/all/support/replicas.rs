@@ -13,24 +13,24 @@ use super::{ADMIN_TOKEN, Balancer, Client, Database, PrivateRedis, Process, foun
 pub struct Replicas {
     replicas: Vec<Replica>,
     pub balancer: Balancer,
-    /// Each of its calls goes to any of them.
+    /// Each call of this client may go to any replica.
     pub admin: Client,
     file: PathBuf,
-    /// Where what they log goes, if not to where the test's own does.
+    /// The folder for the logs of the replicas. With `None`, they go to the output of the test.
     pub logs: Option<PathBuf>,
-    /// Last, so that what runs in slots is ended after the servers that would start it again.
+    /// The last field, so that the processes in slots end after the servers, which would restart them.
     pub database: Database,
 }
 
 #[derive(Debug)]
 struct Replica {
     address: SocketAddr,
-    /// None while it is away.
+    /// `None` while the replica does not run.
     process: Option<Process>,
 }
 
 impl Replicas {
-    /// None runs yet. `toml` is what they have in common.
+    /// Starts no replica yet. `toml` is the configuration that all replicas share.
     pub async fn new(database: Database, redis: &PrivateRedis, toml: &str) -> Self {
         let balancer = Balancer::listen().await;
         let file = database.folder.path().join("greenroom.toml");
@@ -45,7 +45,7 @@ impl Replicas {
         Self { replicas: Vec::new(), balancer, admin, file, logs: None, database }
     }
 
-    /// Three of them, on the PostgreSQL that all tests share.
+    /// Starts three replicas on the PostgreSQL that all tests share.
     pub async fn three(redis: &PrivateRedis, toml: &str) -> Self {
         let mut replicas = Self::new(Database::new(super::Backend::Postgres).await, redis, toml).await;
         for _ in 0..3 {
@@ -80,35 +80,35 @@ impl Replicas {
         self.replicas.len()
     }
 
-    /// What has its admin token at one of them.
+    /// A client with the admin token for one replica.
     pub fn admin_at(&self, number: usize) -> Client {
         self.admin.on(&self.url(number))
     }
 
-    /// One of them, past the balancer.
+    /// The address of one replica, without the balancer.
     pub fn url(&self, number: usize) -> String {
         format!("http://{}", self.replicas[number].address)
     }
 
-    /// Which of them a name of the form `host:port` stands for.
+    /// The number of the replica whose name `host:port` this is.
     pub fn named(&self, name: &str) -> usize {
         let port = name.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
         let index = self.replicas.iter().position(|replica| Some(replica.address.port()) == port);
-        index.unwrap_or_else(|| panic!("{name} is none of {:?}", self.replicas))
+        index.unwrap_or_else(|| panic!("{name} is not one of {:?}", self.replicas))
     }
 
-    /// Ends one as a power cut would.
+    /// Kills one replica, like a power cut.
     pub async fn kill(&mut self, number: usize) {
         self.expect_alive();
-        self.replicas[number].process.take().expect("it runs").kill().await;
+        self.replicas[number].process.take().expect("the replica runs").kill().await;
     }
 
-    /// Asks one to stop.
+    /// Asks one replica to stop.
     pub async fn terminate(&self, number: usize) {
-        self.replicas[number].process.as_ref().expect("it runs").terminate().await;
+        self.replicas[number].process.as_ref().expect("the replica runs").terminate().await;
     }
 
-    /// None has ended but those that were killed.
+    /// Asserts that no replica has ended except those that were killed.
     pub fn expect_alive(&mut self) {
         for (number, replica) in self.replicas.iter_mut().enumerate() {
             let ended = replica.process.as_mut().is_some_and(Process::has_ended);
@@ -116,27 +116,27 @@ impl Replicas {
         }
     }
 
-    /// Starts one where it was. False when it ends instead of serving.
+    /// Starts one replica on its earlier address. Returns false if it ends before it serves.
     pub async fn try_start(&mut self, number: usize) -> bool {
         let process = self.try_spawn(number, self.replicas[number].address).await;
         self.replicas[number].process = process;
         self.replicas[number].process.is_some()
     }
 
-    /// Stops one where it stands: it keeps what it holds, and does nothing. New connections go to the others.
+    /// Suspends one replica: it keeps its locks and connections, and does nothing. New connections go to the others.
     pub fn freeze(&self, number: usize) {
-        self.replicas[number].process.as_ref().expect("it runs").signal(Signal::SIGSTOP);
+        self.replicas[number].process.as_ref().expect("the replica runs").signal(Signal::SIGSTOP);
         let others = self.replicas.iter().enumerate().filter(|(other, _)| *other != number);
         self.balancer.set(others.map(|(_, replica)| replica.address));
     }
 
-    /// Lets one go on as if nothing had happened.
+    /// Resumes a suspended replica.
     pub fn thaw(&self, number: usize) {
-        self.replicas[number].process.as_ref().expect("it runs").signal(Signal::SIGCONT);
+        self.replicas[number].process.as_ref().expect("the replica runs").signal(Signal::SIGCONT);
         self.balancer.set(self.replicas.iter().map(|replica| replica.address));
     }
 
-    /// Asks for a bot, and waits until it is in its meeting.
+    /// Requests a bot, and waits until it is in its meeting.
     pub async fn active(&self, user: &Client, number: usize) -> Value {
         let bot = user.bot(&meet_link(number)).await;
         user.until(&bot, "active").await

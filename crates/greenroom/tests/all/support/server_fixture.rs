@@ -9,7 +9,7 @@ pub struct ServerFixture {
     pub server: Process,
     pub admin: Client,
     pub user: Client,
-    /// Last, so that what runs in slots is ended after the server that would start it again.
+    /// The last field, so that the processes in slots end after the server, which would restart them.
     pub database: Database,
 }
 
@@ -26,7 +26,7 @@ impl ServerFixture {
         slots["slots"].as_array_mut().map(std::mem::take).unwrap()
     }
 
-    /// Waits until so many slots are idle and so many busy, and there are no others.
+    /// Waits until exactly this many slots are idle and this many busy, and there are no others.
     pub async fn until_slots(&self, idle: usize, busy: usize) {
         until(&format!("{idle} slots are idle and {busy} busy"), async || {
             let slots = self.slots().await;
@@ -36,20 +36,20 @@ impl ServerFixture {
         .await;
     }
 
-    /// Asks for a bot, and waits until it is in its meeting.
+    /// Requests a bot, and waits until it is in its meeting.
     pub async fn active(&self, number: usize) -> Value {
         let bot = self.user.ask(json!({"meeting_url": meet_link(number)})).await;
         self.user.until(bot["id"].as_str().unwrap(), "active").await
     }
 
-    /// Asks a bot to leave, and waits until it has.
+    /// Stops a bot, and waits until it has left.
     pub async fn leave(&self, bot: &Value) {
         let id = bot["id"].as_str().unwrap();
         self.user.stop(id).await;
         assert_eq!(self.user.until(id, "completed").await["reason"], "stopped");
     }
 
-    /// The agent that is in a slot.
+    /// The agent in a slot.
     pub async fn agent(&self, slot: &str) -> Running {
         found("an agent is in the slot", async || self.database.agent(slot)).await
     }

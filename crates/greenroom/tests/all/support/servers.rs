@@ -1,4 +1,4 @@
-//! Servers that only one test has, because it stops them: a Redis and a PostgreSQL of its own. Neither outlives its test.
+//! Redis and PostgreSQL servers for a single test, which can stop them. They end with the test.
 
 use std::fs::File;
 use std::os::unix::fs::{MetadataExt, chown};
@@ -11,7 +11,7 @@ use nix::unistd::Pid;
 
 use super::{found, in_repository};
 
-/// A port may be taken by another test's server.
+/// Another test's server may have the port.
 const TRIES: usize = 20;
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -19,16 +19,17 @@ fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; ./scripts/test finds the server and sets it"))
 }
 
-/// From 32768 on, ports are handed out to outgoing connections: one of those could be taken while the server is away.
+/// Ports below 32768 only: the kernel gives higher ports to outgoing connections, and could do so while the server is
+/// stopped.
 pub fn any_port() -> u16 {
     16_384 + (uuid::Uuid::new_v4().as_u128() % 16_384) as u16
 }
 
-/// A process that ends with whoever holds it.
+/// A process that ends when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
     pub child: Child,
-    /// What it gets when it is dropped.
+    /// The signal that the process gets on drop.
     last: Signal,
 }
 
@@ -48,9 +49,9 @@ impl Running {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Waits until it serves, which `is_ready` tells. False when it ends instead.
+    /// Waits until `is_ready` returns true. Returns false if the process ends before that.
     pub async fn serves(&mut self, is_ready: impl Fn() -> bool) -> bool {
-        found("a server takes connections, or ends", async || {
+        found("a server accepts connections, or ends", async || {
             if self.has_ended() { Some(false) } else { is_ready().then_some(true) }
         })
         .await
@@ -59,7 +60,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // The id of one that has ended may be another's by now.
+        // The id of a process that has ended may belong to another process now.
         if self.has_ended() {
             return;
         }
@@ -74,10 +75,10 @@ impl Drop for Running {
     }
 }
 
-/// A Redis that forgets everything when it ends.
+/// A Redis that keeps nothing when it ends.
 #[derive(Debug)]
 pub struct PrivateRedis {
-    /// None while it is away.
+    /// `None` while Redis is stopped.
     running: Option<Running>,
     port: u16,
     folder: tempfile::TempDir,
@@ -98,7 +99,7 @@ impl PrivateRedis {
         format!("redis://{}", self.address())
     }
 
-    /// As bots may use it.
+    /// The address with the credentials of bots.
     pub fn url_for_bots(&self) -> String {
         format!("redis://bots:narrow@{}", self.address())
     }
@@ -107,20 +108,20 @@ impl PrivateRedis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Ends it as a power cut would.
+    /// Ends Redis at once, like a power cut.
     pub fn kill(&mut self) {
         self.running = None;
     }
 
-    /// Starts it where it was.
+    /// Starts Redis on its earlier port.
     pub async fn start_again(&mut self) {
         self.kill();
-        assert!(self.try_start().await, "Redis did not start again: {}", log_of(self.folder.path()));
+        assert!(self.try_start().await, "Redis did not restart: {}", log_of(self.folder.path()));
     }
 
     async fn try_start(&mut self) -> bool {
         let folder = self.folder.path();
-        // It writes this when it has its port; to connect might reach another one on the same port.
+        // Redis writes this file when it has its port. A connection could reach another Redis on the same port.
         let pid = folder.join("pid");
         let _ = std::fs::remove_file(&pid);
         let mut command = Command::new("setpriv");
@@ -136,17 +137,17 @@ impl PrivateRedis {
     }
 }
 
-/// What the documentation says that bots should be allowed.
+/// The permissions of bots that the documentation recommends.
 fn rights_of_bots() -> Vec<String> {
     let text = std::fs::read_to_string(in_repository("docs/operations.md")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("ACL SETUSER bots on >PASSWORD ")).unwrap();
     line.split(' ').map(str::to_owned).collect()
 }
 
-/// A PostgreSQL with nothing but its empty databases. What was committed is there again after whatever is done to it.
+/// A PostgreSQL with only its empty databases. Committed data survives every stop, crash and restart.
 #[derive(Debug)]
 pub struct PrivatePostgres {
-    /// None while it is away.
+    /// `None` while PostgreSQL is stopped.
     running: Option<Running>,
     port: u16,
     folder: tempfile::TempDir,
@@ -175,23 +176,23 @@ impl PrivatePostgres {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Stops it as an operator does who does not wait for clients.
+    /// Stops PostgreSQL without waiting for clients, as an operator may do.
     pub async fn stop(&mut self) {
         self.end_by(Signal::SIGINT).await;
     }
 
-    /// Stops it so that it has to recover from its log when it is started.
+    /// Stops PostgreSQL so that it must recover from its log at the next start.
     pub async fn crash(&mut self) {
         self.end_by(Signal::SIGQUIT).await;
     }
 
-    /// Starts it where it was.
+    /// Starts PostgreSQL on its earlier port.
     pub async fn start_again(&mut self) {
-        assert!(self.try_start().await, "PostgreSQL did not start again: {}", log_of(self.folder.path()));
+        assert!(self.try_start().await, "PostgreSQL did not restart: {}", log_of(self.folder.path()));
     }
 
     async fn end_by(&mut self, signal: Signal) {
-        let mut running = self.running.take().expect("it runs");
+        let mut running = self.running.take().expect("PostgreSQL runs");
         running.signal(signal);
         found("PostgreSQL has ended", async || running.has_ended().then_some(())).await;
     }
@@ -200,7 +201,8 @@ impl PrivatePostgres {
         self.folder.path().join("data")
     }
 
-    /// A command of PostgreSQL, which refuses to run as root. The current folder may be out of its user's reach.
+    /// A command prefix for PostgreSQL, which refuses to run as root. Its user may have no access to the current
+    /// folder.
     fn command(&self) -> Command {
         let mut command = Command::new(if is_root() { "setpriv" } else { "env" });
         if is_root() {
@@ -227,13 +229,13 @@ impl PrivatePostgres {
 
     async fn try_start(&mut self) -> bool {
         let mut command = self.command();
-        // The signal of the parent's death comes after the change of user, which would clear it.
+        // `--pdeathsig` comes after the change of user, which would clear it.
         command.args(["setpriv", "--pdeathsig", "QUIT", "--"]).arg(self.bin.join("postgres"));
         command.arg("-D").arg(self.data()).args(["-p", &self.port.to_string()]);
         let mut running = Running::spawn(&mut command, &self.folder.path().join("log"), Signal::SIGQUIT);
         let state = self.data().join("postmaster.pid");
         let id = running.child.id().to_string();
-        // The first line of this file is whose it is, the eighth its state.
+        // The first line of this file is the process id, the eighth line the state.
         let serves = running.serves(|| {
             let text = std::fs::read_to_string(&state).unwrap_or_default();
             let line = |number| text.lines().nth(number).unwrap_or_default();
@@ -253,7 +255,7 @@ fn is_root() -> bool {
     std::fs::metadata("/proc/self").is_ok_and(|process| process.uid() == 0)
 }
 
-/// The user and the group that PostgreSQL runs as where it may not run as we do.
+/// The user and group of PostgreSQL, for tests that run as root.
 fn postgres_ids() -> (u32, u32) {
     let id = |which: &str| {
         let output = Command::new("id").args([which, "postgres"]).output().unwrap();

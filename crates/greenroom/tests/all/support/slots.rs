@@ -1,4 +1,4 @@
-//! Slots of the process provider, as a test sees them from outside: by the processes of the machine.
+//! Slots of the process provider, seen from outside: as processes of the machine.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -12,18 +12,19 @@ use greenroom::store::SlotRow;
 
 use super::Database;
 
-/// Slots below a folder that run this, for an installation.
+/// A provider for an installation. Its slots are below a folder and run this command.
 pub fn process_provider(folder: &Path, command: &[&str], installation: &str) -> ProcessProvider {
     ProcessProvider::new(Settings {
         folder: folder.to_owned(),
         command: command.iter().map(ToString::to_string).collect(),
         user: None,
+        environment: std::collections::BTreeMap::new(),
         launcher: env!("CARGO_BIN_EXE_greenroom").into(),
         installation: installation.to_owned(),
     })
 }
 
-/// That an agent process waits in a slot, under the slot's own token.
+/// The event that an agent waits in a slot, with the slot's own token.
 pub fn waits(slot: &SlotRow) -> SlotEvent {
     SlotEvent::AgentWaits { claim: SlotClaim::current(slot), agent: "agent".to_owned() }
 }
@@ -33,13 +34,13 @@ pub fn waits(slot: &SlotRow) -> SlotEvent {
 pub struct Running {
     pub pid: i32,
     pub slot: String,
-    /// Whether it is what the provider started, and not something below it.
+    /// Whether the provider started this process itself, and not one of its children.
     pub is_agent: bool,
     pub command: String,
 }
 
 impl Running {
-    /// Reads a process, if it is one of a slot below this folder.
+    /// Reads a process, if it belongs to a slot below this folder.
     fn read(entry: &std::fs::DirEntry, folder: &str) -> Option<Self> {
         let pid = entry.file_name().to_str()?.parse().ok()?;
         let environment = std::fs::read(entry.path().join("environ")).ok()?;
@@ -55,21 +56,21 @@ impl Running {
         })
     }
 
-    /// Ends it at once. One that has ended meanwhile is what is wanted.
+    /// Kills the process. It is no error if the process has already ended.
     pub fn kill(&self) {
         let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
     }
 }
 
 impl Database {
-    /// Everything that runs in slots of the servers on this database.
+    /// All processes in slots of the servers on this database.
     pub fn running(&self) -> Vec<Running> {
         let folder = self.folder.path().display().to_string();
         let processes = std::fs::read_dir("/proc").unwrap().flatten();
         processes.filter_map(|entry| Running::read(&entry, &folder)).collect()
     }
 
-    /// The one agent in a slot, if there is one.
+    /// The only agent in a slot, if there is one.
     pub fn agent(&self, slot: &str) -> Option<Running> {
         self.running().into_iter().find(|process| process.is_agent && process.slot == slot)
     }
@@ -79,7 +80,7 @@ impl Database {
         self.folder.path().join("greenroom-slots").join(slot).join(path)
     }
 
-    /// What was printed in a slot.
+    /// The output in a slot's log.
     pub fn log_of(&self, slot: &str) -> String {
         std::fs::read_to_string(self.in_slot(slot, "log")).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! Looks again and again at what must hold at every moment, in the store (a PostgreSQL) and at the provider, and
-//! measures how long nobody answers.
+//! Checks the rules again and again while a test runs, in the store (a PostgreSQL) and at the provider. It also
+//! measures how long no replica answers.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,19 +17,19 @@ use super::{Client, Database};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-/// Less is what a call takes on a machine that has other things to do.
+/// A shorter pause is normal on a busy machine and does not count as a gap.
 const GAP: Duration = Duration::from_millis(250);
 
-/// Every rule that one statement can see broken, in words.
+/// Every broken rule that one statement can find, as a text.
 const BROKEN: &str = "
-    SELECT 'a user runs ' || count(*) || ' bots of ' || u.max_concurrent_bots
-      FROM users u JOIN bots b ON b.user_id = u.id
-     WHERE b.status NOT IN ('completed', 'failed', 'stopping')
-     GROUP BY u.id, u.max_concurrent_bots HAVING count(*) > u.max_concurrent_bots
+    SELECT 'a user runs ' || count(*) || ' bots of ' || users.max_concurrent_bots
+      FROM users JOIN bots ON bots.user_id = users.id
+     WHERE bots.status NOT IN ('completed', 'failed', 'stopping')
+     GROUP BY users.id, users.max_concurrent_bots HAVING count(*) > users.max_concurrent_bots
     UNION ALL
-    SELECT p.name || ' has ' || count(*) || ' slots of ' || p.max_slots
-      FROM pools p JOIN slots s ON s.pool = p.name
-     GROUP BY p.name, p.max_slots HAVING count(*) > p.max_slots
+    SELECT pools.name || ' has ' || count(*) || ' slots of ' || pools.max_slots
+      FROM pools JOIN slots ON slots.pool = pools.name
+     GROUP BY pools.name, pools.max_slots HAVING count(*) > pools.max_slots
     UNION ALL
     SELECT slot || ' has the bots ' || string_agg(CAST(id AS TEXT), ' and ')
       FROM bots WHERE slot IS NOT NULL AND status NOT IN ('completed', 'failed')
@@ -40,7 +40,7 @@ const BROKEN: &str = "
 
 #[derive(Debug)]
 pub struct Watch {
-    /// Ends it with a test that fails, too.
+    /// Stops the watch also when the test fails.
     over: DropGuard,
     store: JoinHandle<(usize, Vec<String>)>,
     provider: JoinHandle<(usize, Vec<String>)>,
@@ -51,7 +51,7 @@ pub struct Watch {
 pub struct Seen {
     pub broken: Vec<String>,
     checks: [usize; 2],
-    /// All gaps together, and the longest.
+    /// The sum of all gaps, and the longest gap.
     unanswered: (Duration, Duration),
 }
 
@@ -96,7 +96,7 @@ async fn watch_store(url: String, gate: i64, over: CancellationToken) -> (usize,
     let mut reader = None;
     while !over.is_cancelled() {
         tokio::time::sleep(POLL_INTERVAL).await;
-        // The database is away now and then.
+        // The database is not available all the time.
         let Some(connection) = &mut reader else {
             reader = PgConnection::connect(&url).await.ok();
             continue;
@@ -116,7 +116,7 @@ async fn watch_store(url: String, gate: i64, over: CancellationToken) -> (usize,
     (checks, broken)
 }
 
-/// No slot has the processes of two bots.
+/// Checks that no slot has the processes of two bots.
 fn watch_provider(folder: &std::path::Path, over: &CancellationToken) -> (usize, Vec<String>) {
     let (mut checks, mut broken) = (0, Vec::new());
     while !over.is_cancelled() {
@@ -130,7 +130,8 @@ fn watch_provider(folder: &std::path::Path, over: &CancellationToken) -> (usize,
         checks += 1;
         for (slot, found) in in_slot {
             let Some(other) = found.iter().find(|one| one.bot != found[0].bot) else { continue };
-            // They were not read at the same moment: if the first is still there, it was when the second was read.
+            // The two processes were not read at the same moment. If the first still exists, it existed when the second
+            // was read.
             if Process::read(found[0].path.clone()).is_some_and(|reread| reread.bot == found[0].bot) {
                 broken.push(format!("{slot} runs the bots {} and {}", found[0].bot, other.bot));
             }
@@ -162,7 +163,7 @@ impl Process {
     }
 }
 
-/// Asks what the store has to be asked for; gives all gaps between answers together, and the longest.
+/// Sends requests that need the store. Returns the sum of all gaps between answers, and the longest gap.
 async fn ask(user: Client, over: CancellationToken) -> (Duration, Duration) {
     let (mut all, mut longest, mut last) = (Duration::ZERO, Duration::ZERO, Instant::now());
     while !over.is_cancelled() {
@@ -178,19 +179,21 @@ async fn ask(user: Client, over: CancellationToken) -> (Duration, Duration) {
     (all, longest)
 }
 
-/// From one bot's assignment to its end nobody else has its slot, and each bot ends once.
+/// Asserts that no slot is assigned to a second bot before its first bot has ended, and that each bot ends once.
 pub fn expect_no_two_at_once(events: &[EventRow]) {
     let mut holder: HashMap<SlotName, BotId> = HashMap::new();
     let mut ended = HashSet::new();
     for event in events {
         match (event.kind, event.to) {
             (Kind::Assigned | Kind::Created, _) => {
-                // One that was created without a slot waits.
+                // A bot that was created without a slot waits.
                 let Some(slot) = event.reason.clone().map(SlotName::stored) else { continue };
                 let before = holder.insert(slot.clone(), event.bot_id);
-                assert!(before.is_none_or(|bot| ended.contains(&bot)), "{slot} was still {before:?}'s");
+                assert!(before.is_none_or(|bot| ended.contains(&bot)), "{slot} still had the bot {before:?}");
             }
-            (Kind::StatusChanged, Some(to)) if to.is_ended() => assert!(ended.insert(event.bot_id), "one end each"),
+            (Kind::StatusChanged, Some(to)) if to.is_ended() => {
+                assert!(ended.insert(event.bot_id), "each bot ends once")
+            }
             _ => {}
         }
     }

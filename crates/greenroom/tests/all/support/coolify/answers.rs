@@ -1,14 +1,14 @@
-//! What Coolify answers to a request that is what it takes: its words, its status codes, and what it does then.
+//! Coolify's answers to valid requests: its texts, its status codes, and the effect of each request.
 
 use serde_json::{Map, Value, json};
 
 use super::fields::{self, Errors};
 use super::operations::Operation;
 use super::queue::{Deployment, Queued};
-use super::shown;
+use super::view;
 use super::world::{self, ELSEWHERE, ELSEWHERE_ID, ENVIRONMENT, ENVIRONMENT_ID, World};
 
-/// What is sent back.
+/// An HTTP response of the fake.
 #[derive(Clone, Debug)]
 pub struct CoolifyFakeResponse {
     pub status: u16,
@@ -40,14 +40,14 @@ impl CoolifyFakeResponse {
     }
 }
 
-/// A request that has been checked.
+/// A request that has passed the checks.
 #[derive(Debug)]
 pub struct Asked {
     pub operation: Operation,
-    /// What stands in the places of the path.
+    /// The values of the wildcards in the path.
     pub path_values: Vec<String>,
     pub query: Map<String, Value>,
-    /// As Coolify has trimmed it.
+    /// The body after Coolify has trimmed it.
     pub body: Map<String, Value>,
 }
 
@@ -56,7 +56,7 @@ impl Asked {
         self.path_values.get(number).map(String::as_str).unwrap_or_default()
     }
 
-    /// A parameter that is on or off. What is neither counts as off.
+    /// A boolean parameter. Any value that is not a boolean counts as false.
     fn flag(&self, name: &str, default: bool) -> bool {
         let on = |value: &Value| ["1", "true", "on", "yes"].contains(&value.as_str().unwrap_or_default());
         self.query.get(name).map_or(default, on)
@@ -71,19 +71,19 @@ impl Asked {
     }
 }
 
-/// Does what is asked, and says what came of it.
+/// Carries out a request, and returns the response.
 pub fn answer(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     world.pass();
     match asked.operation {
         Operation::Version => CoolifyFakeResponse::text(200, world.settings.dialect.version()),
         Operation::Health => CoolifyFakeResponse::text(200, "OK"),
-        Operation::Servers => CoolifyFakeResponse::json(200, vec![shown::server(&world.settings)]),
+        Operation::Servers => CoolifyFakeResponse::json(200, vec![view::server(&world.settings)]),
         Operation::Server | Operation::ServerResources => server(world, asked),
-        Operation::Projects => CoolifyFakeResponse::json(200, vec![shown::project()]),
+        Operation::Projects => CoolifyFakeResponse::json(200, vec![view::project()]),
         Operation::Project | Operation::Environment => project(world, asked),
-        Operation::List => CoolifyFakeResponse::json(200, shown::list(world)),
+        Operation::List => CoolifyFakeResponse::json(200, view::list(world)),
         Operation::Create => create(world, asked),
-        Operation::Deployments => shown::open_deployments(world),
+        Operation::Deployments => view::open_deployments(world),
         Operation::Deployment | Operation::Cancel => deployment(world, asked),
         Operation::Deploy => deploy(world, asked),
         _ => match world.applications.iter().any(|application| application.uuid == asked.index(0)) {
@@ -96,8 +96,8 @@ pub fn answer(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
 fn server(world: &World, asked: &Asked) -> CoolifyFakeResponse {
     match asked.operation {
         _ if asked.index(0) != world::SERVER => CoolifyFakeResponse::message(404, "Server not found."),
-        Operation::Server => CoolifyFakeResponse::json(200, shown::server(&world.settings)),
-        _ => CoolifyFakeResponse::json(200, world.applications.iter().map(shown::resource).collect::<Vec<_>>()),
+        Operation::Server => CoolifyFakeResponse::json(200, view::server(&world.settings)),
+        _ => CoolifyFakeResponse::json(200, world.applications.iter().map(view::resource).collect::<Vec<_>>()),
     }
 }
 
@@ -114,19 +114,19 @@ fn project(world: &World, asked: &Asked) -> CoolifyFakeResponse {
         return CoolifyFakeResponse::message(404, "Project not found.");
     }
     if asked.operation == Operation::Project {
-        let mut project = shown::project();
-        project["environments"] = json!([shown::environment(ENVIRONMENT_ID), shown::environment(ELSEWHERE_ID)]);
+        let mut project = view::project();
+        project["environments"] = json!([view::environment(ENVIRONMENT_ID), view::environment(ELSEWHERE_ID)]);
         return CoolifyFakeResponse::json(200, project);
     }
     let Some(id) = environment_id(asked.index(1)) else {
         return CoolifyFakeResponse::message(404, "Environment not found.");
     };
-    let mut environment = shown::environment(id);
-    environment["applications"] = shown::within(world, id);
+    let mut environment = view::environment(id);
+    environment["applications"] = view::within(world, id);
     CoolifyFakeResponse::json(200, environment)
 }
 
-/// The order of the checks is Coolify's: who names no environment is not told that the project is unknown.
+/// The order of the checks is Coolify's: a request that names no environment gets no error about an unknown project.
 fn create(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     let names = [asked.text("environment_name"), asked.text("environment_uuid")];
     if names == [None, None] {
@@ -168,7 +168,7 @@ fn create(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     CoolifyFakeResponse::json(201, answer)
 }
 
-/// The tag of an image stands in a field of its own, and is "latest" unless somebody said otherwise.
+/// Stores the tag of an image in its own field. The default is "latest".
 fn tag(fields: &mut Map<String, Value>) {
     let name = fields.get("docker_registry_image_name").and_then(Value::as_str).unwrap_or_default().to_owned();
     let has_tag = fields.get("docker_registry_image_tag").is_some_and(Value::is_string);
@@ -200,13 +200,13 @@ fn of_application(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
         }
         Operation::Describe => describe(world, &uuid, asked),
         Operation::DeploymentsOf => deployments_of(world, &uuid, asked),
-        Operation::Inspect => CoolifyFakeResponse::json(200, shown::inspected(world, &uuid)),
+        Operation::Inspect => CoolifyFakeResponse::json(200, view::inspected(world, &uuid)),
         Operation::Logs => logs(world, &uuid, asked),
         _ => super::variables::answer(world, &uuid, asked),
     }
 }
 
-/// A full queue is not told: the answer has the identifier of a deployment that does not exist.
+/// The response does not say that the queue is full. Its deployment identifier then belongs to no deployment.
 fn started(queued: Queued, message: &str) -> CoolifyFakeResponse {
     match queued {
         Queued::As(uuid) => CoolifyFakeResponse::json(200, json!({ "message": message, "deployment_uuid": uuid })),
@@ -218,7 +218,7 @@ fn started(queued: Queued, message: &str) -> CoolifyFakeResponse {
 }
 
 fn describe(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
-    let application = world.application(uuid).expect("it was looked up");
+    let application = world.application(uuid).expect("the caller has checked that it exists");
     for (name, value) in &asked.body {
         match name.as_str() {
             "domains" => application.domains = value.as_str().map(str::to_owned),
@@ -233,11 +233,11 @@ fn describe(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse
     CoolifyFakeResponse::json(200, json!({ "uuid": uuid }))
 }
 
-/// The specification has a list here; Coolify answers with a count of all and the page that was asked for.
+/// The specification has a list here. Coolify answers with the total count and the requested page.
 fn deployments_of(world: &World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
     let all = || world.deployments.iter().rev().filter(|deployment| deployment.application == uuid);
     let page = all().skip(asked.number("skip", 0)).take(asked.number("take", 10));
-    let page: Vec<Value> = page.map(|deployment| shown::deployment(world, deployment)).collect();
+    let page: Vec<Value> = page.map(|deployment| view::deployment(world, deployment)).collect();
     CoolifyFakeResponse::json(200, json!({ "count": all().count(), "deployments": page }))
 }
 
@@ -245,7 +245,7 @@ fn logs(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
     if world.settings.server_is_down {
         return CoolifyFakeResponse::message(500, "Server Error");
     }
-    let application = world.application(uuid).expect("it was looked up");
+    let application = world.application(uuid).expect("the caller has checked that it exists");
     if !application.is_running() {
         return CoolifyFakeResponse::message(400, "Application is not running.");
     }
@@ -263,7 +263,7 @@ fn deployment(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     let found = world.deployments.iter().position(|deployment| is_it(deployment) && has_application(deployment));
     let Some(index) = found else { return CoolifyFakeResponse::message(404, "Deployment not found.") };
     if asked.operation == Operation::Deployment {
-        return CoolifyFakeResponse::json(200, shown::deployment(world, &world.deployments[index]));
+        return CoolifyFakeResponse::json(200, view::deployment(world, &world.deployments[index]));
     }
     let state = world.deployments[index].state;
     if !state.is_open() {
@@ -279,8 +279,8 @@ fn deployment(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     CoolifyFakeResponse::json(200, answer)
 }
 
-/// By identifiers or by a tag. Unlike a start it tells that the queue is full, and names a deployment that does not
-/// exist where one is under way already.
+/// Deploys by identifiers or by a tag. Unlike a start, it says when the queue is full. If a deployment is already in
+/// progress, the response has the identifier of a deployment that does not exist.
 fn deploy(world: &mut World, asked: &Asked) -> CoolifyFakeResponse {
     let text = |name: &str| asked.query.get(name).and_then(Value::as_str).filter(|text| !text.is_empty());
     let uuids: Vec<String> = match (text("uuid"), text("tag")) {

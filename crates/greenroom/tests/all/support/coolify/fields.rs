@@ -1,9 +1,8 @@
-//! The bodies that Coolify takes: which fields, of which types, and what may stand in them.
-//!
-//! A field is taken that the published specification has and the program accepts. The two differ: to change an
-//! application the specification offers `project_uuid`, `server_uuid`, `environment_name`, `destination_uuid`,
-//! `github_app_uuid` and `dockerfile`, which the program refuses. A few that only the objects of the specification have
-//! are taken as well: how health is checked, and what a variable is for.
+//! The request bodies that Coolify accepts: the fields, their types and their allowed values.
+//! The fake accepts a field if the published specification has it and the program accepts it. The two differ: for
+//! changing an application, the specification has `project_uuid`, `server_uuid`, `environment_name`,
+//! `destination_uuid`, `github_app_uuid` and `dockerfile`, which the program refuses. The fake also accepts a few
+//! fields that only the objects of the specification have: those of the health check, and the purpose of a variable.
 
 use base64::Engine;
 use serde_json::{Map, Value};
@@ -21,7 +20,7 @@ const fn group(kind: Kind, names: &'static [&'static str]) -> Group {
     Group { kind, names }
 }
 
-/// Fields that an application has when it is made and that can be changed.
+/// Fields that can be set when an application is created, and changed later.
 const FLAGS: &[&str] = &[
     "connect_to_docker_network",
     "disable_build_cache",
@@ -130,7 +129,7 @@ pub const VARIABLE: &[Group] = &[
 
 pub const VARIABLES: &[Group] = &[group(Kind::Objects, &["data"])];
 
-/// Fields in which nothing may stand. An empty text counts as nothing, see [`trimmed`].
+/// Fields that may be null. An empty text counts as null, see [`trimmed`].
 const NULLABLE: &[&str] = &[
     "comment",
     "custom_internal_name",
@@ -163,7 +162,7 @@ const NULLABLE: &[&str] = &[
     "watch_paths",
 ];
 
-/// What is wrong with which field.
+/// The errors of each field.
 pub type Errors = Map<String, Value>;
 
 pub fn add(errors: &mut Errors, field: &str, what: &str) {
@@ -173,7 +172,8 @@ pub fn add(errors: &mut Errors, field: &str, what: &str) {
     }
 }
 
-/// What Coolify makes of a body before it looks at it: texts lose the blanks around them, and empty ones are nothing.
+/// Changes a body as Coolify does before it checks it: removes the blanks around texts, and replaces empty texts by
+/// null.
 pub fn trimmed(value: Value) -> Value {
     match value {
         Value::String(text) if text.trim().is_empty() => Value::Null,
@@ -184,7 +184,7 @@ pub fn trimmed(value: Value) -> Value {
     }
 }
 
-/// Looks at every field of a body, trimmed or not.
+/// Checks every field of a body, trimmed or not.
 pub fn check(groups: &[Group], body: &Map<String, Value>) -> Errors {
     let mut errors = Errors::new();
     for (name, value) in body {
@@ -205,7 +205,7 @@ pub fn check(groups: &[Group], body: &Map<String, Value>) -> Errors {
     errors
 }
 
-/// Says which of these fields are missing.
+/// Adds an error for each of these fields that is missing.
 pub fn require(errors: &mut Errors, body: &Map<String, Value>, names: &[&str]) {
     for name in names {
         if body.get(*name).is_none_or(Value::is_null) {
@@ -226,7 +226,7 @@ fn wrong_type(kind: Kind, value: &Value) -> Option<&'static str> {
     (!fits).then_some(type_of)
 }
 
-/// The rules that a field has besides its type.
+/// The rules of a field in addition to its type.
 fn may_be(name: &str, value: &Value) -> bool {
     let text = value.as_str().unwrap_or_default();
     let number = value.as_i64().unwrap_or_default();
@@ -262,7 +262,7 @@ fn is_key(text: &str) -> bool {
         && text.chars().all(|letter| may_begin(letter) || letter.is_ascii_digit() || letter == '.')
 }
 
-/// A tag belongs into the field of its own, except that the name may bring it where that field is empty.
+/// A tag has its own field. The name may contain the tag only if that field is empty.
 fn is_image(text: &str) -> bool {
     let may_be = |letter: char| letter.is_ascii_alphanumeric() || "._-/:@".contains(letter);
     (1..=255).contains(&text.len()) && text.chars().all(may_be)

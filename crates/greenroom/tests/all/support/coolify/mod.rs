@@ -1,17 +1,16 @@
-//! Coolify 4, as far as a provider needs it: an HTTP server of its own that knows its interface strictly.
-//!
-//! It refuses what Coolify refuses, in Coolify's words, and writes down whatever is not in the published specification:
-//! a test asserts that [`CoolifyFake::violations`] is empty. It has Coolify's limit of requests, its queue of
-//! deployments, and its habit of doing things later than it says. All its times can be set, so that a minute may last
-//! two seconds.
+//! A fake of Coolify 4, as far as a provider needs it: an HTTP server that checks requests strictly.
+//! It refuses requests that Coolify refuses, with Coolify's texts. It records each request that does not follow the
+//! published specification, and a test asserts that [`CoolifyFake::violations`] is empty. Like Coolify, it limits the
+//! rate of requests, queues deployments, and finishes some actions after it has answered. A test can set all its times,
+//! so that a minute may last two seconds.
 
 mod answers;
 mod fields;
 mod operations;
 mod queue;
 mod server;
-mod shown;
 mod variables;
+mod view;
 mod world;
 
 pub use operations::Operation;
@@ -29,17 +28,17 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use server::{Shared, State};
 use world::World;
 
-/// The token that it takes, of a user who may do everything.
+/// The only token that the fake accepts. Its user has all permissions.
 pub const COOLIFY_TOKEN: &str = "1|coolify-token";
 
-/// With which method things are started, stopped and deployed.
+/// The HTTP method of start, stop and deploy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
-    /// Since 4.2: POST alone.
+    /// Since 4.2: only POST.
     Posts,
-    /// GET alone, as the specifications before 4.2 have it.
+    /// Only GET, as in the specifications before 4.2.
     Gets,
-    /// Both: what 4.0 and 4.1 really serve.
+    /// Both, as 4.0 and 4.1 really serve.
     Both,
 }
 
@@ -53,38 +52,39 @@ impl Dialect {
     }
 }
 
-/// How it is set up, and how long everything takes.
+/// The settings of the fake, and the duration of each action.
 #[derive(Clone, Debug)]
 pub struct CoolifySettings {
     pub dialect: Dialect,
-    /// So many requests are answered in a window, which begins with its first request.
+    /// The number of requests that are answered in a window. A window begins with its first request.
     pub limit: u32,
     pub window: Duration,
     /// How long a deployment is in progress.
     pub deployment: Duration,
-    /// So many deployments are in progress at once, and so many wait behind them.
+    /// How many deployments are in progress at once, and how many wait behind them.
     pub deployments_at_once: usize,
     pub queue: usize,
-    /// When a container is healthy. Without it its image has no health check, and its health stays unknown.
+    /// How long a container takes to become healthy. With `None`, the image has no health check, and its health stays
+    /// unknown.
     pub healthy_after: Option<Duration>,
     pub stop: Duration,
     pub delete: Duration,
-    /// How long Docker waits before it starts again what has ended by itself.
+    /// How long Docker waits before it restarts a container that has ended by itself.
     pub restart: Duration,
-    /// Whether Coolify's own health check, where an application has it on, finds an HTTP server. Otherwise such a
-    /// deployment fails.
+    /// Whether Coolify's own health check, if an application has it on, finds an HTTP server. If not, such a deployment
+    /// fails.
     pub serves_http: bool,
-    /// Whether the token may read secrets: values of variables and logs of deployments are left out otherwise.
+    /// Whether the token may read secrets. If not, values of variables and logs of deployments are left out.
     pub reads_secrets: bool,
     /// How long a container runs before its application is shown as running.
     pub shown_after: Duration,
-    /// A stop ends nothing, and the application is shown as exited all the same: what Docker said to it is not looked at.
+    /// A stop ends nothing, but the application is shown as exited: Coolify ignores Docker's answer.
     pub stop_only_shows: bool,
-    /// A deletion forgets the application, and its container runs on: the server could not be reached just then.
+    /// A deletion removes the application, but its container keeps running, because Coolify could not reach the server.
     pub delete_leaves: bool,
-    /// Coolify does not reach the server: a stop does nothing, and what runs there cannot be asked for.
+    /// Coolify cannot reach the server: a stop does nothing, and Coolify cannot find out what runs there.
     pub server_is_down: bool,
-    /// Whether the list of deployments is an object whose names are numbers, as it is now and then.
+    /// Whether the list of deployments is an object with numbers as keys, which Coolify sometimes returns.
     pub deployments_as_object: bool,
 }
 
@@ -112,50 +112,51 @@ impl Default for CoolifySettings {
     }
 }
 
-/// How a request goes wrong.
+/// How a request fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CoolifyFault {
-    /// It is done, and answered this much later.
+    /// The fake carries out the request, and answers this much later.
     Slow(Duration),
-    /// It is done, and the connection closes without an answer.
+    /// The fake carries out the request, and closes the connection without an answer.
     Lost,
-    /// It is answered with an error of the server, and not done.
+    /// The fake answers with a server error, and does not carry out the request.
     Fail,
-    /// It is refused for so many seconds, and not done.
+    /// The fake refuses requests for this many seconds, and does not carry out the request.
     Throttle(u64),
-    /// The same, and it is told as the moment at which it may be asked again.
+    /// Like `Throttle`, but the answer has the time at which the client may retry.
     ThrottleUntil(u64),
-    /// The same, and it is not told for how long.
+    /// Like `Throttle`, but the answer does not say for how long.
     ThrottleSilently,
-    /// Something between answers with a page of its own, and it is not done.
+    /// A proxy in between answers with its own page, and the fake does not carry out the request.
     Page(u16),
-    /// It is refused in these words, and not done.
+    /// The fake refuses the request with this text, and does not carry it out.
     Refuse(u16, &'static str),
-    /// It is never answered, and not done.
+    /// The fake never answers, and does not carry out the request.
     Hang,
 }
 
-/// A request, and what was answered.
+/// A request and the status of its answer.
 #[derive(Clone, Debug)]
 pub struct CoolifyCall {
-    /// None where there is no such operation.
+    /// `None` if there is no such operation.
     pub operation: Option<Operation>,
     pub method: String,
     pub path: String,
     pub at: Instant,
-    /// 0 where it hangs.
+    /// 0 if the request hangs.
     pub status: u16,
 }
 
-/// What happens to the containers, for whoever plays what runs in them. An application that is deployed again has two
-/// for a moment, the new one before the old one ends, unless its container has a consistent name or a mapped port.
+/// An event of a container, for a test that plays the container's process. An application that is deployed again has
+/// two containers for a moment: the new one starts before the old one ends. This is not so if its container has a fixed
+/// name or a mapped port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CoolifyEvent {
     Started { uuid: String, name: String, container: String, envs: BTreeMap<String, String> },
     Stopped { uuid: String, container: String },
 }
 
-/// What it has of an application.
+/// An application as the fake stores it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CoolifyApplication {
     pub uuid: String,
@@ -165,13 +166,13 @@ pub struct CoolifyApplication {
     pub domains: Option<String>,
     pub environment_id: i64,
     pub envs: BTreeMap<String, String>,
-    /// Everything that it was created with or changed to.
+    /// Every field that was set when the application was created, or changed later.
     pub fields: Map<String, Value>,
 }
 
 #[derive(Debug)]
 pub struct CoolifyFake {
-    /// Where it is, without the path of its interface.
+    /// The address of the fake, without the path of the API.
     pub url: String,
     state: Shared,
     events: Mutex<Option<UnboundedReceiver<CoolifyEvent>>>,
@@ -181,7 +182,7 @@ pub struct CoolifyFake {
 impl CoolifyFake {
     pub const PROJECT: &'static str = world::PROJECT;
     pub const SERVER: &'static str = world::SERVER;
-    /// The environment named "production". There is another one, "staging", for the applications of others.
+    /// The environment named "production". Another one, "staging", holds applications of others.
     pub const ENVIRONMENT: &'static str = world::ENVIRONMENT;
     pub const ENVIRONMENT_ID: i64 = world::ENVIRONMENT_ID;
 
@@ -203,30 +204,30 @@ impl CoolifyFake {
         Self { url, state, events: Mutex::new(Some(events)), _ending: ending.drop_guard() }
     }
 
-    /// What happens to the containers from the beginning on. There is one listener.
+    /// The events of containers since the start of the fake. There can be only one listener.
     pub fn events(&self) -> UnboundedReceiver<CoolifyEvent> {
-        self.events.lock().unwrap().take().expect("somebody listens already")
+        self.events.lock().unwrap().take().expect("there is already a listener")
     }
 
-    /// Makes the next so many requests for something go wrong.
+    /// Makes the next `times` requests of an operation fail.
     pub fn break_next(&self, operation: Operation, fault: CoolifyFault, times: usize) {
         if times > 0 {
             self.state().faults.push((operation, fault, times));
         }
     }
 
-    /// Nothing goes wrong any more.
+    /// Removes all faults that were set.
     pub fn mend(&self) {
         self.state().faults.clear();
     }
 
-    /// The next deployment that begins fails, with these lines in its log.
+    /// Makes the next deployment that begins fail, with these lines in its log.
     pub fn fail_next_deployment(&self, lines: &[&str]) {
         let lines = lines.iter().map(|&line| line.to_owned()).collect();
         self.state().world.failing.push_back(lines);
     }
 
-    /// Deployments that are in progress stay so until they are let go.
+    /// Keeps deployments in progress until this is called with `false`.
     pub fn hold_deployments(&self, held: bool) {
         self.state().world.held = held;
     }
@@ -235,25 +236,25 @@ impl CoolifyFake {
         change(&mut self.state().world.settings);
     }
 
-    /// Somebody takes an application away.
+    /// Removes an application, as another person would.
     pub fn remove(&self, uuid: &str) {
         self.state().world.remove(uuid);
     }
 
-    /// A container is gone, and nothing starts it again.
+    /// Ends a container for good: Docker does not restart it.
     pub fn crash(&self, uuid: &str) {
         self.state().world.crash(uuid);
     }
 
-    /// What runs in a container ends by itself, with whatever exit code: Docker starts it again.
+    /// Ends the process in a container with any exit code. Docker restarts it.
     pub fn exit(&self, uuid: &str) {
         self.state().world.exit(uuid);
     }
 
-    /// A person has an application copied, with all that it was made with.
+    /// Copies an application with all its fields, as a person can do in Coolify.
     pub fn clone_application(&self, uuid: &str) -> String {
         let mut state = self.state();
-        let source = state.world.application(uuid).expect("it is there").clone();
+        let source = state.world.application(uuid).expect("the application exists").clone();
         let mut fields = source.fields;
         fields.insert("name".to_owned(), format!("clone-of-{uuid}").into());
         let clone = state.world.create(source.environment_id, fields);
@@ -261,7 +262,7 @@ impl CoolifyFake {
         clone.uuid.clone()
     }
 
-    /// Somebody has an application run.
+    /// Starts an application, as another person would.
     pub fn run(&self, uuid: &str) {
         self.state().world.deploy(uuid, true, true, false);
         self.state().world.finish_now(uuid);
@@ -269,21 +270,21 @@ impl CoolifyFake {
 
     pub fn set_field(&self, uuid: &str, field: &str, value: &str) {
         let mut state = self.state();
-        let application = state.world.application(uuid).expect("it is there");
+        let application = state.world.application(uuid).expect("the application exists");
         application.fields.insert(field.to_owned(), value.into());
     }
 
-    /// How many deletions were to take the volumes along.
+    /// How many deletions also requested the deletion of volumes.
     pub fn deleted_volumes(&self) -> usize {
         self.state().world.deleted_volumes
     }
 
-    /// Whether a container of an application runs, whatever its status says.
+    /// Whether a container of an application runs, whatever status Coolify shows.
     pub fn runs(&self, uuid: &str) -> bool {
         self.state().world.application(uuid).is_some_and(|application| application.is_running())
     }
 
-    /// How many containers run whose applications are forgotten.
+    /// How many containers run although their application was deleted.
     pub fn orphans(&self) -> usize {
         self.state().world.orphans
     }
@@ -294,7 +295,7 @@ impl CoolifyFake {
         }
     }
 
-    /// Somebody else makes an application, in the other environment or beside ours.
+    /// Creates an application of somebody else: in the other environment, or in ours.
     pub fn add_foreign(&self, name: &str, is_elsewhere: bool) -> String {
         let environment = if is_elsewhere { world::ELSEWHERE_ID } else { world::ENVIRONMENT_ID };
         let fields =
@@ -307,7 +308,7 @@ impl CoolifyFake {
     }
 
     pub fn applications(&self) -> Vec<CoolifyApplication> {
-        self.state().world.applications.iter().map(shown::seen).collect()
+        self.state().world.applications.iter().map(view::seen).collect()
     }
 
     pub fn application(&self, uuid: &str) -> Option<CoolifyApplication> {
@@ -318,12 +319,12 @@ impl CoolifyFake {
         self.state().calls.clone()
     }
 
-    /// How often something was asked for, whatever was answered.
+    /// How often an operation was requested, whatever the answer was.
     pub fn count(&self, operation: Operation) -> usize {
         self.state().calls.iter().filter(|call| call.operation == Some(operation)).count()
     }
 
-    /// What was asked that the specification does not have.
+    /// The requests that do not follow the specification.
     pub fn violations(&self) -> Vec<String> {
         self.state().violations.clone()
     }
@@ -333,12 +334,12 @@ impl CoolifyFake {
         self.state().throttled
     }
 
-    /// How many deployments were ever queued or in progress at once.
+    /// The highest number of deployments that were queued or in progress at once.
     pub fn most_deployments_at_once(&self) -> usize {
         self.state().world.most_deployments_at_once
     }
 
-    /// The status of each deployment that there was, in the order in which they were queued.
+    /// The status of each deployment, in the order in which they were queued.
     pub fn deployments(&self) -> Vec<&'static str> {
         self.state().world.deployments.iter().map(|deployment| deployment.state.name()).collect()
     }
@@ -348,12 +349,13 @@ impl CoolifyFake {
         self.state().world.pulls.clone()
     }
 
-    /// How often the server's unused images were thrown away.
+    /// How often unused images of the server were removed.
     pub fn prunes(&self) -> usize {
         self.state().world.prunes
     }
 
-    /// How many variables of applications were changed that had been deployed: each makes a deployment necessary.
+    /// How many variables were changed in applications that had been deployed. Each change makes a new deployment
+    /// necessary.
     pub fn env_changes_after_deployment(&self) -> usize {
         self.state().world.env_changes_after_deployment
     }

@@ -1,9 +1,9 @@
-//! What the fake serves of Coolify's interface: a table of its operations, each with its parameters, as the published
-//! specification has them. What is not in the table is refused.
+//! The part of Coolify's API that the fake serves: a table of operations with their parameters, as in the published
+//! specification. The fake refuses every operation that is not in the table.
 
 use super::fields::{self, Group};
 
-/// What a request is for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     Version,
@@ -17,7 +17,7 @@ pub enum Operation {
     List,
     Create,
     Inspect,
-    /// A change of an application: its description or anything else of it but its variables.
+    /// A change of an application: its description, or any other field except its variables.
     Describe,
     Delete,
     Logs,
@@ -37,7 +37,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Those whose method has changed with the version.
+    /// Whether the HTTP method of this operation depends on the version.
     pub fn is_action(self) -> bool {
         matches!(self, Operation::Start | Operation::Stop | Operation::Restart | Operation::Deploy)
     }
@@ -59,7 +59,7 @@ pub struct OperationFields {
     pub method: &'static str,
     path: &'static str,
     pub query: &'static [(&'static str, Kind)],
-    /// None where it takes no body.
+    /// `None` if the operation takes no body.
     pub body: Option<&'static [Group]>,
 }
 
@@ -105,7 +105,7 @@ const START: &[(&str, Kind)] = &[("force", Kind::Flag), ("instant_deploy", Kind:
 const STOP: &[(&str, Kind)] = &[("docker_cleanup", Kind::Flag)];
 const TAG: &[(&str, Kind)] = &[("tag", Kind::Text)];
 
-/// A path that has a fixed segment stands before the one that takes anything there.
+/// A path with a fixed segment comes before a path with a wildcard at the same position.
 const SHAPES: &[OperationFields] = &[
     plain(Operation::Version, "GET", "version"),
     plain(Operation::Health, "GET", "health"),
@@ -136,10 +136,10 @@ const SHAPES: &[OperationFields] = &[
     asked(Operation::Deploy, "POST", "deploy", DEPLOY),
 ];
 
-/// Paths of Coolify that a wildcard of the table would take for something else.
+/// Path segments of Coolify that a wildcard of the table would match by mistake.
 const OTHERS: [&str; 2] = ["environments", "envs"];
 
-/// Whether a path is one of the table's, and what stands in its places.
+/// The values of a path's wildcards, if the path matches this operation.
 fn path_values(shape: &OperationFields, segments: &[String]) -> Option<Vec<String>> {
     let parts: Vec<&str> = shape.path.split('/').collect();
     let fits = parts.len() == segments.len()
@@ -149,7 +149,8 @@ fn path_values(shape: &OperationFields, segments: &[String]) -> Option<Vec<Strin
     (fits && !is_other).then(|| taken.map(|(_, segment)| segment.clone()).collect())
 }
 
-/// The operation of a request. An action is found whatever its method: who may use which is the dialect's to say.
+/// Finds the operation of a request. It finds an action with any method; the dialect decides later which method is
+/// allowed.
 pub fn find(method: &str, segments: &[String]) -> Option<(&'static OperationFields, Vec<String>)> {
     SHAPES.iter().find_map(|shape| {
         let is_method = shape.method == method || (shape.operation.is_action() && ["GET", "POST"].contains(&method));

@@ -1,4 +1,5 @@
-//! The queue of deployments. So many of a server are in progress at once and one of an application, and the others wait.
+//! The queue of deployments. A limited number of a server's deployments are in progress at once, and one of each
+//! application. The others wait.
 
 use std::collections::BTreeMap;
 
@@ -45,23 +46,23 @@ pub struct Deployment {
     pub lines: Vec<String>,
     pub created: String,
     pub(super) ends_at: Option<Instant>,
-    /// The variables as they were when it began.
+    /// The variables at the time when the deployment began.
     envs: BTreeMap<String, String>,
     fails: bool,
 }
 
-/// What became of a request to deploy.
+/// The result of a request to deploy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Queued {
     As(String),
-    /// One is under way already.
+    /// A deployment of the application is already in progress.
     Skipped,
     /// The server's queue is full, and nothing was queued.
     QueueFull,
 }
 
 impl World {
-    /// Queues a deployment. `at_once` has it begin whatever else is in progress, as an instant one does.
+    /// Queues a deployment. With `at_once`, it begins whatever else is in progress, like an instant deployment.
     pub fn deploy(&mut self, uuid: &str, forced: bool, at_once: bool, is_restart: bool) -> Queued {
         let queued = self.deployments.iter().filter(|deployment| deployment.state == DeploymentState::Queued).count();
         if queued >= self.settings.queue {
@@ -99,7 +100,7 @@ impl World {
         Queued::As(uuid)
     }
 
-    /// An application has one deployment in progress at most, and the server so many.
+    /// At most one deployment of an application is in progress, and a limited number of the server.
     pub(super) fn may_begin(&self, index: usize) -> bool {
         let in_progress =
             || self.deployments.iter().filter(|deployment| deployment.state == DeploymentState::InProgress);
@@ -131,8 +132,8 @@ impl World {
         self.pulls.push(image);
     }
 
-    /// The end of a deployment. Without a consistent name or a mapped port the new container runs before the old one
-    /// is stopped.
+    /// Ends a deployment. Without a fixed container name or a mapped port, the new container runs before the old one
+    /// stops.
     pub(super) fn finish(&mut self, index: usize, now: Instant) {
         let shown_at = now + self.settings.shown_after;
         let healthy_at = self.settings.healthy_after.map(|after| shown_at + after);
@@ -168,7 +169,7 @@ impl World {
         self.deployments[index].lines.push("New container started.".to_owned());
     }
 
-    /// Has what is being deployed in an application come to run at once.
+    /// Finishes the deployment of an application at once.
     pub fn finish_now(&mut self, uuid: &str) {
         let is_it =
             |deployment: &Deployment| deployment.application == uuid && deployment.state == DeploymentState::InProgress;
@@ -189,7 +190,7 @@ impl World {
         self.pass();
     }
 
-    /// What did not come to run is not starting any more.
+    /// An application whose deployment failed or was cancelled is not starting any more.
     fn settle(&mut self, index: usize) {
         let uuid = self.deployments[index].application.clone();
         if let Some(application) = self.application(&uuid).filter(|application| application.container.is_none()) {

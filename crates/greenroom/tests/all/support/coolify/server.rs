@@ -1,5 +1,5 @@
-//! The way of a request: who asks, whether too much was asked, whether it is what the specification has, what goes
-//! wrong on purpose, and the answer.
+//! Handles a request step by step: the token, the rate limit, the specification, the faults that a test has set, and
+//! the answer.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::variables;
 use super::world::World;
 use super::{COOLIFY_TOKEN, CoolifyCall, CoolifyFault, Dialect};
 
-/// How often it is looked whether the moment of something has come.
+/// How often the fake checks whether a timed action is due.
 const BEAT: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
@@ -31,20 +31,20 @@ pub struct State {
     pub calls: Vec<CoolifyCall>,
     pub violations: Vec<String>,
     pub throttled: usize,
-    /// What goes wrong how often.
+    /// The faults that are set, and how often each occurs.
     pub faults: Vec<(Operation, CoolifyFault, usize)>,
     pub window: Option<(Instant, u32)>,
 }
 
 pub type Shared = Arc<Mutex<State>>;
 
-/// A connection that ends without an answer.
+/// A connection that closes without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer is lost")]
 struct Lost;
 
 pub async fn accept(listener: TcpListener, state: Shared) {
-    // The connections end with whoever holds this, and not only the door.
+    // When this set is dropped, all connections close, not only the listener.
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
@@ -94,14 +94,14 @@ async fn serve(state: Shared, request: Request<Incoming>) -> Result<Response<Ful
     response.body(Full::new(answer.body.into())).map_err(|_| Lost)
 }
 
-/// A segment or a parameter without the signs that it was written with.
+/// Decodes a path segment or a parameter.
 fn decoded(text: &str) -> String {
     let url = reqwest::Url::parse(&format!("http://fake/?a={}", text.replace('+', "%2B")));
     url.ok().and_then(|url| url.query_pairs().next().map(|(_, text)| text.into_owned())).unwrap_or_default()
 }
 
 impl State {
-    /// Everything that is done with a request at once, and what goes wrong with it.
+    /// Handles a request without waiting, and returns its fault, if one is set.
     fn hear(&mut self, parts: &Parts, body: &[u8]) -> (CoolifyFakeResponse, Option<CoolifyFault>) {
         let (method, path) = (parts.method.as_str(), parts.uri.path());
         let inside = path.strip_prefix("/api/v1/").or_else(|| path.strip_prefix("/api/").filter(|at| *at == "health"));
@@ -148,7 +148,7 @@ impl State {
         Some(fault)
     }
 
-    /// Counts a request, or refuses it. The window begins with its first request, and what is refused is not counted.
+    /// Counts a request, or refuses it. A window begins with its first request, and refused requests do not count.
     fn count(&mut self, parts: &Parts) -> Result<[(&'static str, String); 2], Box<CoolifyFakeResponse>> {
         let (limit, length) = (self.world.settings.limit, self.world.settings.window);
         let (began, count) =
@@ -182,7 +182,7 @@ impl State {
         let checked = check(parts, body, shape, &mut wrong);
         let said = wrong.iter().map(|what| format!("{} {}: {what}", parts.method, parts.uri));
         self.violations.extend(said);
-        // An application that is not there is told before what is wrong with a change of it.
+        // Coolify checks whether the application exists before it checks the fields of a change.
         let is_there = |uuid: &String| self.world.applications.iter().any(|application| application.uuid == *uuid);
         match checked {
             Ok((query, body)) => {
@@ -200,13 +200,13 @@ fn has_token(parts: &Parts) -> bool {
     given == Some(&format!("Bearer {COOLIFY_TOKEN}"))
 }
 
-/// So many seconds from now, as HTTP writes it.
+/// The time after this many seconds, in HTTP format.
 fn moment(seconds: u64) -> String {
     let then = jiff::Timestamp::now() + Duration::from_secs(seconds);
     then.strftime("%a, %d %b %Y %H:%M:%S GMT").to_string()
 }
 
-/// Who does not ask for JSON gets a page.
+/// A client that does not ask for JSON gets an HTML page.
 fn too_many(parts: &Parts) -> CoolifyFakeResponse {
     let accepts = parts.headers.get("Accept").and_then(|header| header.to_str().ok()).unwrap_or_default();
     if accepts.contains("json") {
@@ -216,8 +216,8 @@ fn too_many(parts: &Parts) -> CoolifyFakeResponse {
     }
 }
 
-/// The refusal of a method that this version does not serve an action with. It is no violation: Coolify says so itself,
-/// and who speaks to more than one version has to try.
+/// Refuses an action whose method this version does not serve. This is no violation: Coolify itself answers so, and a
+/// client of more than one version has to try both methods.
 fn other_method(dialect: Dialect, method: &str) -> Option<CoolifyFakeResponse> {
     match (dialect, method) {
         (Dialect::Posts, "GET") => Some(
@@ -233,7 +233,8 @@ fn other_method(dialect: Dialect, method: &str) -> Option<CoolifyFakeResponse> {
 
 type Checked = (Map<String, Value>, Map<String, Value>);
 
-/// Compares a request with the specification: what is wrong goes to the list, and what Coolify refuses is an error.
+/// Compares a request with the specification. It records each mistake, and returns an error if Coolify would refuse the
+/// request.
 fn check(
     parts: &Parts,
     body: &[u8],
@@ -253,7 +254,7 @@ fn check(
         };
         if !fits {
             wrong.push(format!("the query {name}={value} is not in the specification"));
-            // Where Coolify reads fields, it takes the query for some of them.
+            // If Coolify reads fields, it also reads some of them from the query.
             if kind.is_none() && shape.body.is_some() && shape.operation != Operation::BulkEnvs {
                 fields::add(&mut errors, &name, "This field is not allowed.");
             } else if shape.operation == Operation::DeploymentsOf && kind.is_some() {
@@ -279,7 +280,7 @@ fn check(
             body
         }
     };
-    // To change many variables, Coolify reads the one field that it knows and does not look at others.
+    // For a change of many variables, Coolify reads the one field that it knows, and ignores others.
     match errors.is_empty() || shape.operation == Operation::BulkEnvs {
         true => Ok((query, body)),
         false => Err(CoolifyFakeResponse::invalid(errors)),
@@ -295,7 +296,7 @@ fn missing(operation: Operation, body: &Map<String, Value>, errors: &mut Errors)
     fields::require(errors, body, needed);
 }
 
-/// The fields of a body, as Coolify sees them.
+/// The fields of a body, as Coolify reads them.
 fn read(
     parts: &Parts,
     body: &[u8],
@@ -311,7 +312,7 @@ fn read(
         Err(_) => "Invalid JSON.",
     };
     wrong.push(what.to_owned());
-    // This one looks at its fields at once, and finds none.
+    // This operation checks its fields immediately, and finds none.
     if shape.operation == Operation::CreateEnv {
         return Ok(Map::new());
     }

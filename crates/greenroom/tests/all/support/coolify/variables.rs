@@ -1,11 +1,11 @@
-//! The environment variables of an application. They cannot be given with its creation.
+//! The environment variables of an application. A request that creates an application cannot set them.
 
 use serde_json::{Map, Value, json};
 
 use super::answers::{Asked, CoolifyFakeResponse};
 use super::fields::{self, Errors};
 use super::operations::Operation;
-use super::shown;
+use super::view;
 use super::world::{self, Application, Variable, World};
 
 const FLAGS: [(&str, bool); 5] = [
@@ -18,7 +18,7 @@ const FLAGS: [(&str, bool); 5] = [
 
 pub fn answer(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeResponse {
     let reads_secrets = world.settings.reads_secrets;
-    let application = world.application(uuid).expect("it was looked up");
+    let application = world.application(uuid).expect("the caller has checked that it exists");
     let was_deployed = application.deployed;
     let mut changes = 0;
     let answer = match asked.operation {
@@ -29,7 +29,7 @@ pub fn answer(world: &mut World, uuid: &str, asked: &Asked) -> CoolifyFakeRespon
         _ => {
             let (own, previews) = application.variables.iter().partition::<Vec<_>, _>(|one| !one.is_preview);
             let all = own.into_iter().chain(previews);
-            CoolifyFakeResponse::json(200, all.map(|one| shown::variable(one, reads_secrets)).collect::<Vec<_>>())
+            CoolifyFakeResponse::json(200, all.map(|one| view::variable(one, reads_secrets)).collect::<Vec<_>>())
         }
     };
     if was_deployed {
@@ -47,7 +47,7 @@ fn find<'a>(application: &'a mut Application, body: &Map<String, Value>) -> Opti
     application.variables.iter_mut().find(same)
 }
 
-/// Makes a variable, and its twin for previews where it has none.
+/// Creates a variable, and its copy for previews if there is none.
 fn make(application: &mut Application, body: &Map<String, Value>) -> Variable {
     let text = |name: &str| body.get(name).and_then(Value::as_str).map(str::to_owned);
     let flag = |(name, default): (&str, bool)| (name.to_owned(), body.get(name).cloned().unwrap_or(json!(default)));
@@ -64,7 +64,7 @@ fn make(application: &mut Application, body: &Map<String, Value>) -> Variable {
     variable
 }
 
-/// Changes a variable. Its flags are what the request says, and off where it says nothing.
+/// Changes a variable. A flag that the request does not contain becomes false.
 fn change(variable: &mut Variable, body: &Map<String, Value>) -> bool {
     let before = (variable.value.clone(), variable.rest.clone());
     variable.value = body.get("value").and_then(Value::as_str).map(str::to_owned);
@@ -100,17 +100,17 @@ fn update(
         return CoolifyFakeResponse::message(404, "Environment variable not found.");
     };
     *changes += usize::from(change(variable, body));
-    CoolifyFakeResponse::json(201, shown::variable(variable, secrets))
+    CoolifyFakeResponse::json(201, view::variable(variable, secrets))
 }
 
-/// Makes or changes them one after the other: those before one that is wrong stay changed.
+/// Creates or changes variables one after the other. If one is wrong, the changes before it stay.
 fn bulk(application: &mut Application, asked: &Asked, secrets: bool, changes: &mut usize) -> CoolifyFakeResponse {
     let list = asked.body.get("data").and_then(Value::as_array).filter(|list| !list.is_empty());
     let Some(list) = list else { return CoolifyFakeResponse::message(400, "Bulk data is required.") };
     let mut done = Vec::new();
     for item in list.iter().filter_map(Value::as_object) {
         let mut errors = wrong(item);
-        // What it does not know in an item it passes over; that is recorded before anything gets here.
+        // Coolify ignores unknown fields of an item. The fake has already recorded them.
         errors.retain(|_, what| *what != json!(["This field is not allowed."]));
         if !errors.is_empty() {
             return CoolifyFakeResponse::invalid(errors);
@@ -125,12 +125,12 @@ fn bulk(application: &mut Application, asked: &Asked, secrets: bool, changes: &m
                 make(application, item)
             }
         };
-        done.push(shown::variable(&variable, secrets));
+        done.push(view::variable(&variable, secrets));
     }
     CoolifyFakeResponse::json(201, done)
 }
 
-/// What is wrong with a variable that somebody sent.
+/// The errors in a variable that a client sent.
 pub fn wrong(item: &Map<String, Value>) -> Errors {
     let mut errors = fields::check(fields::VARIABLE, item);
     fields::require(&mut errors, item, &["key"]);

@@ -1,6 +1,5 @@
-//! What a Coolify has: applications, and the containers in them.
-//!
-//! Nothing here knows of HTTP. Whatever takes time is done by [`World::pass`] when its moment has come.
+//! The state of the fake Coolify: applications and their containers.
+//! This module does not know HTTP. [`World::pass`] carries out each timed action when it is due.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -13,7 +12,7 @@ use super::{CoolifyEvent, CoolifySettings};
 
 pub const PROJECT: &str = "project0project0project0";
 pub const ENVIRONMENT: &str = "production00production00";
-/// Another environment of the same project, in which others have their applications.
+/// Another environment of the same project, with applications of others.
 pub const ELSEWHERE: &str = "staging00000staging00000";
 pub const SERVER: &str = "server000server000server";
 
@@ -27,7 +26,7 @@ pub struct Variable {
     pub value: Option<String>,
     /// Its flags and its comment.
     pub rest: Map<String, Value>,
-    /// Each variable has a twin for previews, which is listed with it under the same key.
+    /// Each variable has a copy for previews, which is listed under the same key.
     pub is_preview: bool,
 }
 
@@ -36,18 +35,18 @@ pub struct Application {
     pub id: i64,
     pub uuid: String,
     pub environment_id: i64,
-    /// What it was created with and changed to, but for its place.
+    /// The fields that were set or changed, except those that say where the application is.
     pub fields: Map<String, Value>,
     pub domains: Option<String>,
     pub status: String,
     pub variables: Vec<Variable>,
-    /// Whether it was ever deployed: from then on a change of its variables needs another deployment.
+    /// Whether the application was ever deployed. After that, a change of its variables needs another deployment.
     pub deployed: bool,
     pub restarts: i64,
     pub created: String,
     pub(super) container: Option<Container>,
     pub(super) containers: usize,
-    /// When its container is shown, and as what.
+    /// When the container's state is shown, and which state.
     pub(super) shown_at: Option<(Instant, &'static str)>,
     stops: Vec<Stop>,
     deleted_at: Option<Instant>,
@@ -58,7 +57,7 @@ pub(super) struct Container {
     pub(super) name: String,
     pub(super) envs: BTreeMap<String, String>,
     pub(super) healthy_at: Option<Instant>,
-    /// It has ended, and Docker starts it again.
+    /// When Docker restarts the container, which has ended.
     pub(super) again_at: Option<Instant>,
 }
 
@@ -76,14 +75,14 @@ pub struct World {
     pub deployments: Vec<Deployment>,
     pub pulls: Vec<String>,
     pub prunes: usize,
-    /// Containers that run on although their applications are forgotten.
+    /// How many containers run although their applications were deleted.
     pub orphans: usize,
     pub deleted_volumes: usize,
     pub env_changes_after_deployment: usize,
     pub most_deployments_at_once: usize,
-    /// The log lines with which the next deployments fail.
+    /// The log lines of the next deployments, which fail.
     pub failing: VecDeque<Vec<String>>,
-    /// Deployments in progress do not come to an end.
+    /// Deployments in progress do not end.
     pub held: bool,
     events: UnboundedSender<CoolifyEvent>,
     made: i64,
@@ -99,13 +98,13 @@ pub fn now() -> String {
 }
 
 impl Variable {
-    /// Nothing in it is replaced. Many lines count as literal too.
+    /// Whether nothing in the value is replaced. A value with several lines also counts as literal.
     pub fn is_literal(&self) -> bool {
         ["is_literal", "is_multiline"].iter().any(|flag| self.rest[*flag] == json!(true))
     }
 
-    /// What the container finds. In a value that is not literal, what looks like a variable is replaced by that
-    /// variable's value, which is nothing here.
+    /// The value in the container. In a value that is not literal, a reference to a variable is replaced by that
+    /// variable's value, which is empty here.
     fn within(&self) -> String {
         let value = self.value.clone().unwrap_or_default();
         if self.is_literal() {
@@ -140,7 +139,7 @@ impl Application {
         self.container.as_ref().is_some_and(|container| container.again_at.is_none())
     }
 
-    /// What its container gets.
+    /// The environment of the container.
     pub fn envs(&self) -> BTreeMap<String, String> {
         let is_at_runtime = |variable: &&Variable| !variable.is_preview && variable.rest["is_runtime"] == json!(true);
         let pair = |variable: &Variable| (variable.key.clone(), variable.within());
@@ -171,7 +170,7 @@ impl World {
         self.applications.iter_mut().find(|application| application.uuid == uuid)
     }
 
-    /// Makes an application: its name need not be its own alone.
+    /// Creates an application. Another application may have the same name.
     pub fn create(&mut self, environment_id: i64, fields: Map<String, Value>) -> &mut Application {
         self.made += 1;
         let application = Application {
@@ -195,7 +194,7 @@ impl World {
         self.applications.last_mut().expect("it was just added")
     }
 
-    /// Has a stop take effect in its time. It ends what runs then, and no deployment.
+    /// Schedules a stop. It ends the container that runs then, but no deployment.
     pub fn stop(&mut self, uuid: &str, prunes: bool) {
         let at = Instant::now() + self.settings.stop;
         if let Some(application) = self.application(uuid) {
@@ -211,7 +210,7 @@ impl World {
         }
     }
 
-    /// Takes an application away, with what runs in it.
+    /// Removes an application and its container.
     pub fn remove(&mut self, uuid: &str) {
         self.end_container(uuid);
         self.applications.retain(|application| application.uuid != uuid);
@@ -224,8 +223,8 @@ impl World {
         }
     }
 
-    /// What runs in a container ends by itself. Docker starts it again, whatever its exit code was: Coolify's
-    /// containers restart "unless stopped". After so many restarts Coolify stops it.
+    /// The process in a container ends by itself. Docker restarts it after any exit code, because Coolify's containers
+    /// restart "unless stopped". After a number of restarts, Coolify stops it.
     pub fn exit(&mut self, uuid: &str) {
         let again_at = Instant::now() + self.settings.restart;
         let Some(application) = self.application(uuid) else { return };
@@ -245,7 +244,7 @@ impl World {
         }
     }
 
-    /// Lets everything happen whose moment has come.
+    /// Carries out every timed action that is due.
     pub fn pass(&mut self) {
         let now = Instant::now();
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -310,7 +309,7 @@ impl World {
         }
     }
 
-    /// An application is deleted, whether or not what ran in it could be ended.
+    /// Deletes an application, whether or not its container could be ended.
     fn forget(&mut self, uuid: &str) {
         self.orphans += usize::from(self.application(uuid).is_some_and(|application| application.is_running()));
         self.applications.retain(|application| application.uuid != uuid);
@@ -320,7 +319,7 @@ impl World {
         let Some(application) = self.application(uuid) else { return };
         application.status = "exited".to_owned();
         application.shown_at = None;
-        // One that has ended by itself was told of then.
+        // For a container that has ended by itself, the event was already sent.
         let ended = application.container.take().filter(|container| container.again_at.is_none());
         if let Some(Container { name, .. }) = ended {
             self.emit(CoolifyEvent::Stopped { uuid: uuid.to_owned(), container: name });

@@ -1,11 +1,11 @@
-//! A server with one pool on a real engine, and bots that live there.
+//! A server with one pool on a real Docker Engine, where its bots run.
 
 use serde_json::Value;
 
-use super::{Engine, Ours};
+use super::{Engine, Labelled};
 use crate::support::{Backend, Client, Database, Process, found, meet_link};
 
-/// A bot that comes in, and leaves when it is asked to.
+/// A bot that joins, and leaves when it gets the command.
 pub const OBEDIENT: &str = r#"
     echo '{"event": "joined"}'
     while read line; do case "$line" in *leave*) exit 0;; esac; done
@@ -19,8 +19,8 @@ pub struct DockerFixture {
     pub database: Database,
     pub toml: String,
     pool: String,
-    /// What the server has on the engine goes with the test.
-    pub ours: Ours,
+    /// The server's resources on the engine, which are removed with the test.
+    pub labelled: Labelled,
 }
 
 impl DockerFixture {
@@ -39,12 +39,12 @@ impl DockerFixture {
             rows.into_iter().find(|(name, _)| name == "installation").map(|(_, value)| value)
         })
         .await;
-        let ours = engine.ours(&format!("greenroom.installation={installation}"));
+        let labelled = engine.labelled(&format!("greenroom.installation={installation}"));
         let user = server.admin().user(100).await;
-        Self { engine: engine.clone(), database, server, pool, toml, user, ours }
+        Self { engine: engine.clone(), database, server, pool, toml, user, labelled }
     }
 
-    /// Kills the server as a power cut would, and starts another in its place.
+    /// Kills the server, like a power cut, and starts another on the same address.
     pub async fn restart(mut self) -> Self {
         let address = self.server.url.trim_start_matches("http://").to_owned();
         self.server.kill().await;
@@ -60,7 +60,7 @@ impl DockerFixture {
         self.server.admin().get("/admin/slots").await["slots"].as_array().unwrap().clone()
     }
 
-    /// Waits until so many slots are idle, and gives all slots as they are then.
+    /// Waits until this many slots are idle, and returns all slots.
     pub async fn until_idle(&self, count: usize) -> Vec<Value> {
         found("slots are idle", async || {
             let slots = self.slots().await;
@@ -73,13 +73,13 @@ impl DockerFixture {
         self.engine.docker.inspect_container(&self.slot(number), None).await.unwrap()
     }
 
-    /// A slot, and what went wrong in it.
+    /// A slot with its failures.
     pub async fn slot_and_failures(&self, number: usize) -> Value {
         self.server.admin().get(&format!("/admin/slots/{}", self.slot(number))).await
     }
 
-    /// Lets twenty obedient bots live in a pool of at most five slots that keeps two ready, while the server is killed in
-    /// the middle of starts, of lives and of ends. Gives the names of the slots, all of which are idle then.
+    /// Runs twenty obedient bots in a pool of at most five slots that keeps two ready. Meanwhile it kills the server
+    /// during starts, meetings and ends. Returns the names of the slots, which are then all idle.
     pub async fn twenty_lives(mut self) -> (Self, Vec<String>) {
         self.until_idle(2).await;
         let mut bots = Vec::new();

@@ -1,5 +1,5 @@
-//! Images for tests. None can be pulled from anywhere, so they are made of what is on this machine: the binary under
-//! test and a shell, with the libraries that they are linked to.
+//! Images for tests. Tests cannot pull images from the internet. So they build them from files of this machine: the
+//! binary under test and a shell, with their libraries.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -13,13 +13,13 @@ use sha2::{Digest, Sha256};
 
 use super::{Engine, shared_folder};
 
-/// Enough for a script.
+/// The programs that a script needs.
 const SHELL: [&str; 3] = ["/bin/sh", "/bin/sleep", "/bin/cat"];
 
-/// What an image is made of. Two of the same recipe are one image.
+/// The contents of an image. Two equal recipes make one image.
 #[derive(Clone, Debug)]
 pub struct Recipe {
-    /// Whether `greenroom` is in it, which makes it larger by some 40 MB.
+    /// Whether the image contains `greenroom`, which adds about 40 MB.
     has_greenroom: bool,
     changes: Vec<String>,
 }
@@ -48,19 +48,19 @@ impl Recipe {
         ]))
     }
 
-    /// A small image that runs a shell script and knows nothing of bots. The shell has `sleep` and `cat`, and is the
-    /// first process of its container: a signal that it does not trap does nothing to it, except SIGKILL.
+    /// A small image that runs a shell script without an agent. The shell has `sleep` and `cat`. It is the first
+    /// process of its container, so the only signals that affect it are SIGKILL and those that it traps.
     pub fn script(script: &str) -> Self {
         Self { has_greenroom: false, changes: Vec::new() }.with(&entry_point(&["/bin/sh", "-c", script]))
     }
 
-    /// With a line more of a Dockerfile, such as `ENV`, `LABEL`, `STOPSIGNAL` or `HEALTHCHECK`.
+    /// Adds a line of a Dockerfile, such as `ENV`, `LABEL`, `STOPSIGNAL` or `HEALTHCHECK`.
     pub fn with(mut self, line: &str) -> Self {
         self.changes.push(line.to_owned());
         self
     }
 
-    /// With a health check that runs a script in the shell every so many milliseconds, and fails at the first failure.
+    /// Adds a health check that runs a shell script at this interval, and fails at the first failure.
     pub fn with_health_check(self, every_ms: u64, script: &str) -> Self {
         let command = serde_json::to_string(&["/bin/sh", "-c", script]).unwrap();
         self.with(&format!("HEALTHCHECK --interval={every_ms}ms --timeout=5s --retries=1 CMD {command}"))
@@ -72,7 +72,7 @@ fn entry_point(command: &[&str]) -> String {
 }
 
 impl Engine {
-    /// The name of an image of this recipe, which is made unless the engine has it.
+    /// The name of an image of this recipe. Builds the image if the engine does not have it.
     pub async fn image(&self, recipe: &Recipe) -> String {
         let root = root(recipe.has_greenroom);
         let digest = Sha256::digest(format!("{} {:?}", root.display(), recipe.changes));
@@ -88,7 +88,8 @@ impl Engine {
     }
 }
 
-/// The file system of images, as an archive. It is made once in a run of the tests, of which each is a process of its own.
+/// The file system of images, as an archive. It is made once in a run of the tests, although each test is a separate
+/// process.
 fn root(has_greenroom: bool) -> PathBuf {
     let folder = shared_folder();
     let lock = File::create(folder.join("images.lock")).unwrap();
@@ -111,7 +112,7 @@ fn root(has_greenroom: bool) -> PathBuf {
     archive
 }
 
-/// Packs programs into `/bin`, and their libraries where they are.
+/// Packs programs into `/bin`, and their libraries at their own paths.
 fn pack(programs: &[PathBuf], archive: &Path) {
     let root = tempfile::tempdir().unwrap();
     let put = |from: &Path, to: &Path| {
@@ -123,21 +124,21 @@ fn pack(programs: &[PathBuf], archive: &Path) {
     std::fs::create_dir(root.path().join("tmp")).unwrap();
     for program in programs {
         let copy = put(program, &Path::new("/bin").join(program.file_name().unwrap()));
-        // Half of a debug build is what only a debugger reads. Where there is no strip, images are larger.
+        // Half of a debug build is debug information. Without `strip`, images are only larger.
         let _ = Command::new("strip").arg(&copy).output();
     }
     for library in libraries(programs) {
         put(&library, &library);
     }
-    // The same files make the same layer, which engines and the registry keep once.
+    // The same files make the same layer, which engines and the registry store once.
     let mut tar = Command::new("tar");
     tar.args(["--create", "--sort=name", "--mtime=@0", "--owner=0", "--group=0", "--numeric-owner"]);
     tar.arg("--file").arg(archive).arg("--directory").arg(root.path()).arg(".");
     assert!(tar.status().unwrap().success(), "tar failed");
 }
 
-/// The libraries that programs are linked to, by the lines of ldd: `name => /path (address)` or `/path (address)`. It
-/// fails for a program that is linked to none.
+/// The libraries of programs, from the output of ldd: `name => /path (address)` or `/path (address)`. Fails for a
+/// program that is statically linked.
 fn libraries(programs: &[PathBuf]) -> BTreeSet<PathBuf> {
     let lists = programs.iter().map(|program| Command::new("ldd").arg(program).output().unwrap().stdout);
     let text: String = lists.map(|list| String::from_utf8_lossy(&list).into_owned()).collect();

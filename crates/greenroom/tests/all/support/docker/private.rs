@@ -1,5 +1,5 @@
-//! A dockerd that only one test has, because it stops it, or because it is a node of the test's own swarm. It does not
-//! outlive its test, and neither does anything in it: see `scripts/lib/docker-engine`.
+//! A dockerd for a single test, which can stop it or use it as a node of its own swarm. It ends with the test, together
+//! with its containers: see `scripts/lib/docker-engine`.
 
 use std::ops::Deref;
 use std::path::PathBuf;
@@ -12,11 +12,11 @@ use super::{Engine, shared_folder, variable};
 use crate::support::servers::{Running, log_of};
 use crate::support::{found, in_repository};
 
-/// An engine with images and containers of its own. Containers reach the machine at the same address as those of other
+/// An engine with its own images and containers. Containers reach the machine at the same address as those of other
 /// engines.
 #[derive(Debug)]
 pub struct PrivateEngine {
-    /// None while it is away.
+    /// `None` while the engine is stopped.
     running: Option<Running>,
     engine: Engine,
     folder: tempfile::TempDir,
@@ -32,9 +32,9 @@ impl Deref for PrivateEngine {
 }
 
 impl PrivateEngine {
-    /// Its name is the host's name, which is also a node's.
+    /// `name` is the name of the host, which is also the name of a swarm node.
     pub async fn start(name: &str) -> Self {
-        // Where it is removed with the shared one, should this test be killed.
+        // Inside the folder of the shared engine, which is removed even if this test is killed.
         let folder = tempfile::tempdir_in(shared_folder()).unwrap();
         let running = spawn(&folder, name).await;
         let engine = Engine::at(&format!("unix://{}", folder.path().join("docker.sock").display())).await;
@@ -45,35 +45,35 @@ impl PrivateEngine {
         &self.name
     }
 
-    /// Where other engines reach it, and nobody else.
+    /// The address at which only other engines reach this one.
     pub fn address(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("address")).unwrap().trim().to_owned()
     }
 
-    /// Stops it as an operator does. It stops its containers first.
+    /// Stops the engine as an operator does. It stops its containers first.
     pub async fn stop(&mut self) {
         self.end_by(Signal::SIGTERM).await;
     }
 
-    /// Ends it, and everything in it, as a power cut would.
+    /// Ends the engine and its containers at once, like a power cut.
     pub async fn kill(&mut self) {
         self.end_by(Signal::SIGKILL).await;
     }
 
     async fn end_by(&mut self, signal: Signal) {
-        let mut running = self.running.take().expect("it runs");
+        let mut running = self.running.take().expect("the engine runs");
         send(first_process(&running), signal);
         found("dockerd has ended", async || running.has_ended().then_some(())).await;
     }
 
-    /// Starts it where it was, with what it had.
+    /// Starts the engine again, with its earlier images and containers.
     pub async fn start_again(&mut self) {
-        assert!(self.running.is_none(), "it runs");
+        assert!(self.running.is_none(), "the engine runs already");
         self.running = Some(spawn(&self.folder, &self.name).await);
     }
 
-    /// Lets it answer nothing, while its containers run.
-    /// The signal only asks for it: it stands still when its last thread does.
+    /// Suspends the engine, while its containers keep running. The signal takes effect only when the last thread has
+    /// stopped, so this waits.
     pub fn freeze(&self) {
         let pid = self.dockerd();
         send(pid, Signal::SIGSTOP);
@@ -86,8 +86,8 @@ impl PrivateEngine {
         send(self.dockerd(), Signal::SIGCONT);
     }
 
-    /// Takes it off the network, while its containers run: neither another engine, nor the server under test, nor the
-    /// registry reaches what is in it. The test itself does.
+    /// Removes the engine from the network, while its containers keep running. Other engines, the server under test and
+    /// the registry cannot reach it. The test itself can.
     pub fn cut_off(&self) {
         self.set_port("down");
     }
@@ -106,15 +106,15 @@ impl PrivateEngine {
     }
 
     fn dockerd(&self) -> i32 {
-        let first = first_process(self.running.as_ref().expect("it runs"));
+        let first = first_process(self.running.as_ref().expect("the engine runs"));
         let is_dockerd = |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap().trim() == "dockerd";
         children(first).into_iter().find(is_dockerd).expect("dockerd runs")
     }
 }
 
 impl Drop for PrivateEngine {
-    /// By its first process: only then has everything in it ended when the process ends that was started here, and
-    /// nothing writes any more into the folder that is about to be removed.
+    /// Kills the first process of the namespace. Only then, all processes of the engine have ended when the started
+    /// process ends, and nothing writes to the folder that is about to be removed.
     fn drop(&mut self) {
         if let Some(mut running) = self.running.take() {
             send(first_process(&running), Signal::SIGKILL);
@@ -131,14 +131,14 @@ async fn spawn(folder: &tempfile::TempDir, name: &str) -> Running {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "--"]).arg(script).arg(folder.path()).arg(name);
     let mut running = Running::spawn(&mut command, &log, Signal::SIGKILL);
-    // It takes connections long before it answers them.
+    // The engine accepts connections long before it answers them.
     let is_ready = || log_of(folder.path())[usize::try_from(before).unwrap()..].contains("API listen on");
     assert!(running.serves(is_ready).await, "dockerd did not start: {}", log_of(folder.path()));
     running
 }
 
-/// The first process of an engine's namespace, with which all others end; what was started itself, when it has not yet
-/// come to that.
+/// The first process of an engine's namespace: all others end with it. If it does not exist yet, the process that was
+/// started.
 fn first_process(running: &Running) -> i32 {
     let started = i32::try_from(running.child.id()).unwrap();
     children(started).first().copied().unwrap_or(started)
@@ -154,7 +154,7 @@ fn children(pid: i32) -> Vec<i32> {
 fn stands_still(pid: i32) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok()).all(|stat| {
-        // The name, which is in brackets, may have anything in it.
+        // The name, in brackets, may contain any character.
         stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     })
 }

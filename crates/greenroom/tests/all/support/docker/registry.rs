@@ -1,4 +1,4 @@
-//! The registry that `./scripts/test` starts, which every engine reaches.
+//! The registry that `./scripts/test` starts, which every engine can reach.
 
 use std::path::PathBuf;
 
@@ -22,8 +22,8 @@ impl Registry {
         Self { address: variable("TEST_REGISTRY"), log: variable("TEST_REGISTRY_LOG").into() }
     }
 
-    /// Puts an image of an engine into the registry, under a name that nothing else has, which is the answer. The engine
-    /// does not know the image by this name afterwards, and has to pull it.
+    /// Pushes an image of an engine to the registry, and returns its new, unique name. The engine does not keep the
+    /// image under this name, so it has to pull it.
     pub async fn push(&self, engine: &Engine, image: &str) -> String {
         let repository = format!("{}/{}", self.address, uuid::Uuid::new_v4().simple());
         let tag = TagImageOptionsBuilder::new().repo(&repository).tag("1").build();
@@ -35,29 +35,29 @@ impl Registry {
         name
     }
 
-    /// How often an image that was pushed has been pulled since, by any engine. An engine asks for its manifest when it
-    /// pulls; that it asks whether its own is the newest does not count. The registry writes it down after it has
-    /// answered, so a test has to wait for what it expects.
+    /// How often any engine has pulled this image since it was pushed. An engine requests the manifest when it pulls. A
+    /// check for a newer manifest does not count. The registry writes its log after its answer, so a test has to wait
+    /// for the expected number.
     pub fn pulls(&self, name: &str) -> usize {
         self.answered(name, "manifests")
     }
 
-    /// How often a layer of an image, or its configuration, has been fetched. An engine keeps layers, and fetches only
-    /// those that it has not.
+    /// How often a layer or the configuration of an image was fetched. An engine keeps layers, and fetches only missing
+    /// ones.
     pub fn fetches(&self, name: &str) -> usize {
         self.answered(name, "blobs")
     }
 
     fn answered(&self, name: &str, what: &str) -> usize {
         let repository = name.strip_prefix(&self.address).and_then(|name| name.strip_suffix(":1"));
-        let request = format!("\"GET /v2{}/{what}/", repository.expect("a name that push has given"));
+        let request = format!("\"GET /v2{}/{what}/", repository.expect("a name that push has returned"));
         let log = std::fs::read_to_string(&self.log).unwrap();
         log.lines().filter(|line| line.contains(&request) && line.contains("HTTP/1.1\" 200 ")).count()
     }
 }
 
 impl Engine {
-    /// Pulls an image from wherever its name says.
+    /// Pulls an image from the registry in its name.
     pub async fn pull(&self, name: &str) -> Result<(), bollard::errors::Error> {
         let options = CreateImageOptionsBuilder::new().from_image(name).build();
         self.docker.create_image(Some(options), None, None).try_collect::<Vec<_>>().await.map(drop)

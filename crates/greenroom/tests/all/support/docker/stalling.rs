@@ -1,4 +1,4 @@
-//! A registry that stops in the middle of a layer: it stands before a real one.
+//! A proxy in front of a real registry. It stops in the middle of a layer.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-/// So much of what is fetched comes: all of an image's configuration, and the beginning of a layer.
+/// How many bytes of each download arrive: all of an image's configuration, and the beginning of a layer.
 const COMES: usize = 64 * 1024;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Drop for StallingRegistry {
 }
 
 impl StallingRegistry {
-    /// Where engines reach it, and stalled from the start.
+    /// Starts the proxy on an address that engines can reach. Downloads stall from the start.
     pub async fn before(registry: &str) -> Self {
         let listener = TcpListener::bind((super::gateway(), 0)).await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -38,7 +38,7 @@ impl StallingRegistry {
         Self { address, stalls, serving }
     }
 
-    /// From now on everything comes, also what has stood still.
+    /// Lets all downloads continue, also those that are stalled.
     pub fn go_on(&self) {
         self.stalls.send_replace(false);
     }

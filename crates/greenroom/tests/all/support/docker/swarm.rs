@@ -1,8 +1,7 @@
-//! A swarm of a test's own, of engines that only the test has.
-//!
-//! Tasks are spread, moved and restarted as in any swarm, and reach the machine at `docker_gateway()`. Overlay networks
-//! carry what goes from one node to another. What needs IPVS of the kernel, the virtual address of a service and the
-//! ports that a swarm publishes on every node, is there only on machines that have it.
+//! A swarm of engines that only one test uses.
+//! The swarm places, moves and restarts tasks as any swarm does, and tasks reach the machine at `docker_gateway()`.
+//! Overlay networks connect the nodes. A service's virtual address, and ports that a swarm publishes on every node,
+//! need IPVS in the kernel, and work only on machines that have it.
 
 use std::collections::HashMap;
 
@@ -13,16 +12,16 @@ use bollard::models::{
 use bollard::query_parameters::{ListNodesOptions, ListTasksOptionsBuilder};
 use futures_util::future::join_all;
 
-use super::{Ours, PrivateEngine, Recipe};
+use super::{Labelled, PrivateEngine, Recipe};
 use crate::support::until;
 
-/// How often a node says that it is there, in nanoseconds. A swarm waits for a little more than two of them until it takes
-/// a node for down: two seconds here, and not the twelve of its default.
+/// The interval of a node's heartbeats, in nanoseconds. A swarm takes a node for down after a little more than two
+/// intervals: two seconds here, instead of twelve by default.
 const HEARTBEAT: i64 = 1_000_000_000;
 
 #[derive(Debug)]
 pub struct Swarm {
-    /// The first is the only manager; it runs tasks too. They are named `node-1` and so on.
+    /// The first node is the only manager, and also runs tasks. Their names are `node-1` and so on.
     pub nodes: Vec<PrivateEngine>,
 }
 
@@ -74,25 +73,25 @@ impl Swarm {
         self.nodes.iter_mut().find(|node| node.name() == name).expect("a node of the swarm")
     }
 
-    /// The name of an image of this recipe, which every node has then.
+    /// Builds an image of this recipe on every node, and returns its name.
     pub async fn image(&self, recipe: &Recipe) -> String {
         let names = join_all(self.nodes.iter().map(|node| node.image(recipe))).await;
         names.into_iter().next().expect("a swarm has a node")
     }
 
-    /// The nodes as the manager sees them.
+    /// The nodes in the manager's list.
     async fn seen(&self) -> Vec<Node> {
         self.manager().docker.list_nodes(None::<ListNodesOptions>).await.unwrap()
     }
 
-    /// How the manager sees a node.
+    /// The state of a node in the manager's list.
     pub async fn state_of(&self, name: &str) -> Option<NodeState> {
         self.seen().await.iter().find(|node| name_of(node) == name).and_then(state_of)
     }
 
-    /// The id of a new service of a test's own. Its tasks are restarted without delay.
-    pub async fn serve(&self, image: &str, ours: &Ours, replicas: i64) -> String {
-        let labels = Some(HashMap::from([ours.label()]));
+    /// Creates a service of this test, and returns its id. Its tasks restart without delay.
+    pub async fn serve(&self, image: &str, labelled: &Labelled, replicas: i64) -> String {
+        let labels = Some(HashMap::from([labelled.label()]));
         let container = TaskSpecContainerSpec {
             image: Some(image.to_owned()),
             labels: labels.clone(),
@@ -114,14 +113,14 @@ impl Swarm {
         self.manager().docker.create_service(spec, None).await.unwrap().id.unwrap()
     }
 
-    /// The tasks of a service that there are and have been.
+    /// All present and past tasks of a service.
     pub async fn tasks(&self, service: &str) -> Vec<Task> {
         let filters = HashMap::from([("service".to_owned(), vec![service.to_owned()])]);
         let options = ListTasksOptionsBuilder::new().filters(&filters).build();
         self.manager().docker.list_tasks(Some(options)).await.unwrap()
     }
 
-    /// The names of the nodes on which tasks of a service run and are meant to, in order; one for each task.
+    /// For each task of a service that runs and should run, the name of its node, in order.
     pub async fn runs_on(&self, service: &str) -> Vec<String> {
         let nodes = self.seen().await;
         let runs = |task: &Task| {

@@ -1,4 +1,4 @@
-//! A machine with an agent that the test plays: it registers, is heard of, and does with its bot what the test says.
+//! A machine whose agent the test plays: it registers, sends heartbeats, and controls its bot as the test says.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::super::{Client, Life, found, until};
 
 const BEAT: Duration = Duration::from_millis(100);
 
-/// How it was answered last, to its registration or to a heartbeat.
+/// The latest answer to its registration or to a heartbeat.
 #[derive(Debug)]
 struct Heard {
     status: StatusCode,
@@ -23,7 +23,7 @@ struct Heard {
 #[derive(Debug)]
 pub struct Machine {
     pub instance: String,
-    /// Under the token of the runner.
+    /// A client with the token of the runner.
     pub client: Client,
     busy_with: Arc<Mutex<Option<String>>>,
     heard: watch::Receiver<Heard>,
@@ -31,7 +31,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Registers with a token, and is heard of from then on.
+    /// Registers with a token, and sends heartbeats from then on.
     pub async fn up(server: &Client, token: &str, instance: &str) -> Self {
         let (status, answer) = Self::register(server, token, instance).await;
         assert_eq!(status, StatusCode::OK, "{answer}");
@@ -47,10 +47,10 @@ impl Machine {
         server.with(token).post("/agent/runner", json!({"instance_id": instance})).await
     }
 
-    /// Waits for a bot, and gives its data.
+    /// Waits for a bot, and returns its data.
     pub async fn bot(&self) -> Value {
         found("the runner is given a bot", async || {
-            // The server may be away for a moment.
+            // The server may be unavailable for a moment.
             let asked = self.client.try_send(Method::GET, "/agent/assignment?wait_ms=1000", None).await.ok()?;
             assert!(asked.0.is_success(), "{asked:?}");
             (asked.0 == StatusCode::OK).then_some(asked.1)
@@ -58,13 +58,13 @@ impl Machine {
         .await
     }
 
-    /// Waits for a bot and takes it, and it begins.
+    /// Waits for a bot, accepts it and starts it.
     pub async fn take(&self) -> Life {
         let data = self.bot().await;
         assert_eq!(self.acknowledge(&data).await, StatusCode::OK);
         let life = Life::from_data(&self.client, &data);
-        life.well("started", json!({"container_id": self.instance})).await;
-        life.well("joined", json!({})).await;
+        life.report("started", json!({"container_id": self.instance})).await;
+        life.report("joined", json!({})).await;
         life
     }
 
@@ -77,27 +77,27 @@ impl Machine {
         status
     }
 
-    /// Gives itself back.
+    /// Releases the runner.
     pub async fn release(&self) -> StatusCode {
         let run_id = self.busy_with.lock().unwrap().take().unwrap();
         self.client.post("/agent/runner/release", json!({"run_id": run_id})).await.0
     }
 
-    /// Waits until a heartbeat is answered with this being so.
+    /// Waits until a heartbeat's answer has this field set to true.
     pub async fn until_told(&self, what: &str) {
         until(&format!("the runner is told {what}"), async || self.heard.borrow().answer[what] == true).await;
     }
 
-    /// Waits until it is told that it is at an end.
+    /// Waits until the server answers that the runner has ended.
     pub async fn until_ended(&self) {
-        until("the runner is at an end", async || {
+        until("the runner has ended", async || {
             let heard = self.heard.borrow();
             heard.status == StatusCode::GONE && heard.answer["code"] == "runner_ended"
         })
         .await;
     }
 
-    /// Is not heard of any more, and has not been for so long.
+    /// Stops the heartbeats, and waits until the last one is older than this time.
     pub async fn fall_silent(&self, time: Duration) {
         self.beating.abort();
         until("it has been silent for long", async || self.heard.borrow().at.elapsed() > time).await;
@@ -113,7 +113,7 @@ impl Drop for Machine {
 async fn beat(client: Client, busy_with: Arc<Mutex<Option<String>>>, sender: watch::Sender<Heard>) {
     loop {
         let run_id = busy_with.lock().unwrap().clone();
-        // The server may be away for a moment.
+        // The server may be unavailable for a moment.
         let body = json!({"run_id": run_id});
         if let Ok((status, answer)) = client.try_send(Method::POST, "/agent/runner/heartbeat", Some(body)).await {
             let _ = sender.send(Heard { status, answer, at: Instant::now() });

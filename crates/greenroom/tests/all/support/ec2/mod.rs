@@ -1,4 +1,5 @@
-//! Pools of runners on moto, which stands in for AWS: places of their own, and machines whose agents the test plays.
+//! Pools of runners on moto, which stands in for AWS. Each test has its own queues, table and groups, and plays the
+//! agents of the machines.
 
 mod machine;
 #[path = "../../../../../aws/tests/all/moto.rs"]
@@ -17,7 +18,7 @@ pub use machine::Machine;
 #[derive(Debug)]
 pub struct Cloud {
     prefix: String,
-    /// What its groups are made from; without one they are there already.
+    /// The launch template of its groups. With `None`, the groups already exist.
     template: Option<String>,
     groups: aws_sdk_autoscaling::Client,
     queues: aws_sdk_sqs::Client,
@@ -44,14 +45,14 @@ impl Cloud {
         Self { prefix, template: Some(template), groups, queues: aws_sdk_sqs::Client::from_conf(queues) }
     }
 
-    /// With everything that a pool of these classes needs, whose machines are of their classes' first types.
+    /// Creates everything that a pool of these classes needs. The machines have the first instance type of their class.
     pub async fn of_classes(classes: Vec<aws::Class>) -> Self {
         let settings = moto::settings(classes);
         moto::make(&settings).await;
         Self { prefix: settings.queue_prefix, template: None, ..Self::new().await }
     }
 
-    /// All its runners that are not at an end.
+    /// All runners that have not ended.
     pub async fn runners(&self, classes: Vec<aws::Class>) -> Vec<aws::Runner> {
         let settings = aws::Settings {
             queue_prefix: self.prefix.clone(),
@@ -61,8 +62,8 @@ impl Cloud {
         aws::RunnerPool::connect(settings).await.runners().await.unwrap()
     }
 
-    /// The configuration of a pool with runners here, whose settings are these. What belongs to the pool comes first, then a
-    /// blank line, then what belongs to `ec2`.
+    /// The configuration of a pool with runners in this cloud. `settings` has the lines of the pool, then an empty
+    /// line, then the lines of its `ec2` section.
     pub fn pool(&self, name: &str, settings: &str) -> String {
         let (of_pool, of_ec2) = settings.split_once("\n\n").unwrap_or((settings, ""));
         let template = self.template.iter().map(|id| format!("launch_template = \"{id}\"\n")).collect::<String>();
@@ -90,14 +91,14 @@ impl Cloud {
         found[&counted].parse().unwrap()
     }
 
-    /// Makes the group so large, and gives the ids of its machines.
+    /// Sets the size of a group, and returns the ids of its machines.
     pub async fn grow(&self, of: &str, size: i32) -> Vec<String> {
         let call = self.groups.set_desired_capacity().auto_scaling_group_name(self.group(of)).desired_capacity(size);
         call.send().await.unwrap();
         self.machines(of).await
     }
 
-    /// The ids of the machines that are in a group.
+    /// The ids of the machines in a group.
     pub async fn machines(&self, of: &str) -> Vec<String> {
         let call = self.groups.describe_auto_scaling_groups().auto_scaling_group_names(self.group(of));
         let groups = call.send().await.unwrap().auto_scaling_groups.unwrap_or_default();
@@ -111,7 +112,7 @@ impl Cloud {
     }
 }
 
-/// Runs the binary beside the server whose database it is.
+/// Runs the binary on the database of a server.
 pub async fn greenroom(database: &Database, arguments: &[&str]) -> (bool, String, String) {
     let mut command = Process::command();
     command.args(arguments).args(["--config", "greenroom.toml", "--database", &database.url]);

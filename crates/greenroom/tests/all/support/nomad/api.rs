@@ -1,4 +1,4 @@
-//! What each operation does and answers.
+//! The effect and the answer of each operation.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::state::{Job, Key, State};
 use super::text::{errors, nanoseconds};
 use super::{NomadOptions, view};
 
-/// A request of which everything was checked but what it means.
+/// A request that has passed all checks except those of its meaning.
 #[derive(Debug)]
 pub struct Request {
     pub operation: NomadOperation,
@@ -30,7 +30,7 @@ impl Request {
         matches!(self.parameter(name), Some("true" | "1"))
     }
 
-    /// The query goes before the body, and the body before the job. Nothing of it need agree.
+    /// The query has precedence over the body, and the body over the job. They need not agree.
     pub fn namespace(&self) -> &str {
         let of_job = Some(text(&self.body["Job"], "Namespace"));
         let said = [self.parameter("namespace"), Some(text(&self.body, "Namespace")), of_job];
@@ -48,7 +48,7 @@ pub enum NomadFakeResponse {
         body: Value,
         next_token: Option<String>,
     },
-    /// How Nomad says that something is wrong.
+    /// An error as Nomad reports it.
     Text {
         status: u16,
         message: String,
@@ -65,7 +65,7 @@ impl NomadFakeResponse {
     }
 }
 
-/// Does what is asked. Logs are not part of this, since they are no JSON.
+/// Carries out a request. Logs are handled elsewhere, because they are not JSON.
 pub fn answer(cluster: &Arc<Cluster>, options: &NomadOptions, request: &Request) -> NomadFakeResponse {
     let answer = match request.operation {
         NomadOperation::Register => register(cluster, request),
@@ -99,7 +99,7 @@ fn read(state: &State, options: &NomadOptions, request: &Request) -> NomadFakeRe
         NomadOperation::Summary => of_job(&|job| view::summary(state, job)),
         NomadOperation::ScaleStatus => of_job(&|job| view::scale_status(state, job)),
         NomadOperation::Allocations => {
-            // Those of a job of the same name that was purged before are there only for those who ask for all.
+            // Allocations of an earlier job with the same name, which was purged, are returned only if `all` is set.
             let created = state.jobs.get(&key).map(|job| job.created).filter(|_| !request.is_set("all"));
             let all = state.allocations_of(&key).filter(|one| created.is_none_or(|index| one.job_created == index));
             NomadFakeResponse::of(all.map(view::allocation_stub).collect())
@@ -149,11 +149,11 @@ fn read(state: &State, options: &NomadOptions, request: &Request) -> NomadFakeRe
             "Type": if options.is_management { "management" } else { "client" }, "Policies": ["greenroom"],
             "Roles": null, "Global": false, "CreateIndex": 1, "ModifyIndex": 1,
         })),
-        other => unreachable!("{other:?} is not for reading"),
+        other => unreachable!("{other:?} is no read"),
     }
 }
 
-/// In the order of namespaces and names. The token for the next page is the first of it.
+/// Sorted by namespace and name. The token of the next page is its first entry.
 fn list_jobs(state: &State, request: &Request) -> NomadFakeResponse {
     let namespace = request.namespace();
     let prefix = request.parameter("prefix").unwrap_or_default();
@@ -172,7 +172,7 @@ fn list_jobs(state: &State, request: &Request) -> NomadFakeResponse {
     NomadFakeResponse::Json { body, next_token: rest.first().map(|job| token(job)) }
 }
 
-/// What every answer to a change has.
+/// The fields that every answer to a change has.
 fn changed(index: u64, own: Value) -> NomadFakeResponse {
     let mut body = json!({"Index": index, "LastContact": 0, "KnownLeader": false, "NextToken": ""});
     if let (Some(body), Value::Object(own)) = (body.as_object_mut(), own) {
@@ -181,7 +181,7 @@ fn changed(index: u64, own: Value) -> NomadFakeResponse {
     NomadFakeResponse::of(body)
 }
 
-/// Records what would be refused, and says it as Nomad does.
+/// Records a violation, and answers with Nomad's error.
 fn refuse(state: &mut State, status: u16, message: String) -> NomadFakeResponse {
     state.violations.push(message.clone());
     NomadFakeResponse::error(status, message)
@@ -212,7 +212,8 @@ fn register(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
         return refuse(&mut state, 400, "Job ID does not match name".to_owned());
     }
     let key = (request.namespace().to_owned(), id.to_owned());
-    // Nomad lets the query win over the job. Whoever says two different things has lost track of where it is.
+    // In Nomad, the namespace in the query has precedence over the job's. A client that sends two different ones has a
+    // bug.
     let said = text(&body["Job"], "Namespace");
     if !said.is_empty() && said != key.0 {
         let message = format!("mismatched request namespace in request: {:?}, {said:?}", key.0);
@@ -240,7 +241,7 @@ fn register(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
     {
         return NomadFakeResponse::error(500, message);
     }
-    // Without a change there is no new version, and the index that is answered is the one that a status changes too.
+    // Without a change, there is no new version. The answered index is the one that status changes also increase.
     let same = existing.filter(|job| is_same(&job.spec, &spec)).map(|job| job.modified);
     let index = same.unwrap_or_else(|| state.upsert(&key, spec));
     let evaluation = state.evaluate(&key, "job-register");
@@ -255,7 +256,7 @@ fn deregister(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
     let mut state = cluster.state();
     let key = request.key();
     let Some(job) = state.jobs.get(&key) else {
-        // One that is not there is gone, which is what was asked for.
+        // A job that does not exist counts as deleted.
         return changed(0, json!({"EvalID": "", "EvalCreateIndex": 0, "JobModifyIndex": 0}));
     };
     let mut spec = job.spec.clone();
@@ -317,7 +318,7 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
         }
         let mut spec = job.spec.clone();
         spec["TaskGroups"][group_index]["Count"] = json!(count);
-        // This makes a new version even when nothing changes.
+        // This makes a new version even if nothing changes.
         index = state.upsert(&key, spec);
         evaluation = state.evaluate(&key, "job-scaling");
         event["EvalID"] = json!(evaluation);
@@ -334,7 +335,7 @@ fn scale(cluster: &Arc<Cluster>, request: &Request) -> NomadFakeResponse {
     changed(now, json!({"EvalID": evaluation, "EvalCreateIndex": created, "JobModifyIndex": index, "Warnings": ""}))
 }
 
-/// Says what is wrong with a job, which is no mistake of whoever asks.
+/// Returns the errors in a job. They are no violation of the client.
 fn validate(state: &State, request: &Request) -> NomadFakeResponse {
     if request.body["Job"].is_null() {
         return NomadFakeResponse::error(400, "Job must be specified");

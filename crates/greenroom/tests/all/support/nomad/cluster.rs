@@ -1,4 +1,4 @@
-//! The cluster in motion: evaluations that are processed after a while, and nodes that start and end tasks.
+//! The cluster over time: evaluations are processed after a delay, and nodes start and end tasks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -12,20 +12,20 @@ use super::scheduler::{Order, process};
 use super::state::{Allocation, Key, State};
 use super::text::{duration, nanoseconds};
 
-/// How long everything takes that is not done at once.
+/// The delay of each action that does not happen at once.
 #[derive(Clone, Copy, Debug)]
 pub struct NomadTiming {
     /// Until an evaluation is processed.
     pub evaluation: Duration,
-    /// Until the task of a new allocation runs, or fails to.
+    /// Until the task of a new allocation runs, or fails.
     pub start: Duration,
-    /// Until what is to stop has ended.
+    /// Until a stopped allocation has ended.
     pub stop: Duration,
-    /// Until what runs counts as healthy, which ends its deployment.
+    /// Until a running allocation counts as healthy, which ends its deployment.
     pub healthy: Duration,
-    /// Until a task is started again on its node.
+    /// Until a task restarts on its node.
     pub restart: Duration,
-    /// Until a failed allocation is placed anew.
+    /// Until a failed allocation is placed again.
     pub reschedule: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Default for NomadTiming {
     }
 }
 
-/// What happens in containers, so that a test can play what runs in them.
+/// An event of a container, for a test that plays its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NomadEvent {
     Started { job: String, allocation: String, environment: BTreeMap<String, String> },
@@ -47,7 +47,7 @@ pub enum NomadEvent {
 pub struct Cluster {
     state: Mutex<State>,
     pub timing: NomadTiming,
-    /// Its index, for those who wait until it changes.
+    /// The index of the cluster, for blocking queries.
     pub changes: watch::Sender<u64>,
     events: mpsc::UnboundedSender<NomadEvent>,
 }
@@ -62,13 +62,13 @@ impl Cluster {
         self.state.lock().unwrap()
     }
 
-    /// Tells those who wait for a change that there may have been one.
+    /// Wakes all blocking queries.
     pub fn announce(&self) {
         let index = self.state().index;
         self.changes.send_replace(index);
     }
 
-    /// Has an evaluation processed, in a while.
+    /// Processes an evaluation after a delay.
     pub fn process_later(self: &Arc<Self>, evaluation: String) {
         let cluster = self.clone();
         tokio::spawn(async move {
@@ -79,7 +79,7 @@ impl Cluster {
         });
     }
 
-    /// Has everything evaluated again that waits for room.
+    /// Evaluates all jobs again that wait for capacity.
     pub fn unblock(self: &Arc<Self>) {
         let mut state = self.state();
         let blocked = state.evaluations.iter_mut().filter(|evaluation| evaluation.status == "blocked");
@@ -108,8 +108,8 @@ impl Cluster {
     }
 
     async fn start(self: &Arc<Self>, id: &str) {
-        // What replaces something waits until that has ended. What takes the place of nothing waits for nothing, even
-        // while something that is not wanted any more still runs.
+        // An allocation that replaces another one waits until that one has ended. An allocation that replaces nothing
+        // does not wait, even while an unwanted one still runs.
         let mut changes = self.changes.subscribe();
         let _ = changes.wait_for(|_| !self.is_preceded(id)).await;
         tokio::time::sleep(self.timing.start).await;
@@ -151,7 +151,7 @@ impl Cluster {
         state.allocation(&previous).is_some_and(|one| !one.has_ended())
     }
 
-    /// Waits until an allocation is healthy, with which its deployment is over.
+    /// Waits until an allocation is healthy, which ends its deployment.
     async fn watch(&self, id: &str) {
         tokio::time::sleep(self.timing.healthy).await;
         let mut state = self.state();
@@ -178,7 +178,7 @@ impl Cluster {
     fn stop(self: &Arc<Self>, id: &str) {
         let mut state = self.state();
         let index = state.next_index();
-        // A node that is not heard of hears nothing either.
+        // A node that does not answer receives nothing either.
         let down: Vec<String> = state.nodes.iter().filter(|node| !node.is_up).map(|node| node.id.clone()).collect();
         let ends = |one: &&mut Allocation| !one.has_ended() && !down.contains(&one.node);
         let Some(one) = state.allocation(id).filter(ends) else { return };
@@ -208,8 +208,9 @@ impl Cluster {
         self.unblock();
     }
 
-    /// The tasks of an allocation end by themselves, or never started: they are started again, or it has failed, as its
-    /// policies say. For a service it makes no difference whether the end was a good one. True if they are to be started.
+    /// Ends the tasks of an allocation, which ended by themselves or never started. Depending on its policies, they
+    /// restart or the allocation fails. For a service, the exit code makes no difference. Returns true if the tasks are
+    /// to restart.
     pub async fn end(self: &Arc<Self>, id: &str, how: Value) -> bool {
         let restarts = {
             let mut state = self.state();
@@ -237,7 +238,7 @@ impl Cluster {
         false
     }
 
-    /// Ends what runs in an allocation, and starts it again where it is when its policy says so.
+    /// Ends the tasks of an allocation, and restarts them on the same node if the policy says so.
     pub async fn end_and_maybe_restart(self: &Arc<Self>, id: &str, how: Value) {
         if self.end(id, how).await {
             self.follow(Order::Start(id.to_owned()));
@@ -280,7 +281,7 @@ impl Cluster {
         Some(evaluation)
     }
 
-    /// Evaluates all jobs that have something on a node, because the node changed.
+    /// Evaluates all jobs with an allocation on a node, because the node changed.
     pub fn node_changed(self: &Arc<Self>, node: &str) {
         let mut state = self.state();
         let mut keys: Vec<Key> = state
@@ -316,7 +317,7 @@ fn set_running(one: &mut Allocation) {
     }
 }
 
-/// Whether the tasks are to be started again. Without any attempts left the allocation has failed.
+/// Whether the tasks are to restart. Without any attempts left, the allocation has failed.
 fn end_tasks(one: &mut Allocation, policy: &Value, how: Value) -> bool {
     let attempts = number(policy, "Attempts");
     let interval = duration(number(policy, "Interval"));
@@ -352,7 +353,7 @@ pub fn terminated(exit_code: i64) -> Value {
                  "Details": {"exit_code": exit_code.to_string(), "signal": "0"}}))
 }
 
-/// An event of a task with all that every event has.
+/// An event of a task, with the fields that every event has.
 fn event(own: Value) -> Value {
     let mut whole = json!({"Time": nanoseconds(), "Message": "", "DisplayMessage": "", "Details": {}, "ExitCode": 0,
                            "Signal": 0, "FailsTask": false, "DriverError": "", "RestartReason": ""});

@@ -1,4 +1,4 @@
-//! A job as Nomad takes it: what it fills in where nothing is said, and what it refuses.
+//! Jobs as Nomad accepts them: its defaults, and the jobs that it refuses.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::text::{duration, errors};
 const SECOND: i64 = 1_000_000_000;
 const MINUTE: i64 = 60 * SECOND;
 
-/// What says how a job is, and not what it is to be. It may be sent, and is ignored.
+/// Fields that describe the state of a job. A client may send them, and Nomad ignores them.
 const ABOUT: [&str; 9] = [
     "Status",
     "StatusDescription",
@@ -20,7 +20,7 @@ const ABOUT: [&str; 9] = [
     "NomadTokenID",
 ];
 
-/// The job with everything filled in that was not said. Two that mean the same are equal afterwards.
+/// The job with all defaults filled in. Two jobs with the same meaning are equal afterwards.
 pub fn canonical(job: &Value, namespace: &str) -> Value {
     let mut job = job.clone();
     let Some(fields) = job.as_object_mut() else { return job };
@@ -39,7 +39,7 @@ pub fn canonical(job: &Value, namespace: &str) -> Value {
         fields.insert("Datacenters".to_owned(), json!(["*"]));
     }
     let kind = fields["Type"].as_str().unwrap_or_default().to_owned();
-    // Whoever says nothing about updates gets deployments, which block scaling until they are over.
+    // A job without update settings gets deployments, which block scaling until they have ended.
     if kind == "service" {
         fill(fields, json!({"Update": {}}));
     }
@@ -121,7 +121,7 @@ fn canonical_group(group: &mut Map<String, Value>, kind: &str, inherited: &[Valu
     }
 }
 
-/// Sets what is not there, or null.
+/// Sets the fields that are missing or null.
 fn fill(fields: &mut Map<String, Value>, defaults: Value) {
     let Value::Object(defaults) = defaults else { return };
     for (name, value) in defaults {
@@ -136,7 +136,7 @@ fn object<'a>(fields: &'a mut Map<String, Value>, name: &str) -> Option<&'a mut 
     fields.get_mut(name)?.as_object_mut()
 }
 
-/// Nomad makes no difference between nothing and an empty map or list.
+/// Nomad treats an empty map or list like a missing one.
 fn empty_is_none(fields: &mut Map<String, Value>, names: &[&str]) {
     for name in names {
         let field = fields.entry(*name).or_insert(Value::Null);
@@ -147,7 +147,7 @@ fn empty_is_none(fields: &mut Map<String, Value>, names: &[&str]) {
     }
 }
 
-/// Whether two canonical jobs mean the same. What is null was not said.
+/// Whether two canonical jobs have the same meaning. A null field counts as missing.
 pub fn is_same(before: &Value, now: &Value) -> bool {
     without_nulls(before) == without_nulls(now)
 }
@@ -175,7 +175,7 @@ pub fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value[field].as_array().map_or(&[], Vec::as_slice)
 }
 
-/// Everything that Nomad would refuse a canonical job for, in its words.
+/// All reasons for which Nomad would refuse a canonical job, with Nomad's texts.
 pub fn refusals(job: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut refuse = |is_wrong: bool, message: String| is_wrong.then(|| wrong.push(message));
@@ -329,7 +329,8 @@ fn refusals_of_task(task: &Value, group: &Value, disk: i64) -> Vec<String> {
     wrong
 }
 
-/// What is wrong with what the docker driver is told. The servers accept it, and the task fails on its node with this.
+/// The error in the configuration of the docker driver. The servers accept it, and the task fails on its node with this
+/// text.
 pub fn driver_refusal(task: &Value) -> Option<String> {
     if text(task, "Driver") != "docker" {
         return None;
@@ -343,7 +344,7 @@ pub fn driver_refusal(task: &Value) -> Option<String> {
     text(&task["Config"], "image").is_empty().then(|| "image name required for docker driver".to_owned())
 }
 
-/// Whether what a group's tasks are changed, so that what runs has to be replaced. A count is not part of that.
+/// Whether the tasks of a group have changed, so that running ones must be replaced. A new count does not replace them.
 pub fn is_destructive(before: &Value, now: &Value, group: &str) -> bool {
     let parts = |job: &Value| -> Value {
         let found = list(job, "TaskGroups").iter().find(|candidate| text(candidate, "Name") == group);
@@ -356,7 +357,7 @@ pub fn is_destructive(before: &Value, now: &Value, group: &str) -> bool {
             Value::Object(compared)
         });
         let tasks: Vec<Value> = tasks.collect();
-        // The meta of a job and of a group is handed to the tasks too.
+        // Tasks also get the meta of their job and group.
         json!([tasks, found["Meta"], job["Meta"], found["Networks"], found["EphemeralDisk"], found["Volumes"]])
     };
     !is_same(&parts(before), &parts(now))

@@ -1,4 +1,4 @@
-//! What a task has written. Nomad answers it as it is, or in frames of JSON, at once or for as long as the task runs.
+//! The logs of tasks. Nomad returns them as plain text or as JSON frames, at once or for as long as the task runs.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use super::state::Key;
 
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// Where somebody reads.
+/// The position of a reader.
 #[derive(Debug)]
 struct Reader {
     cluster: Arc<Cluster>,
     allocation: String,
     key: Key,
-    /// Zero for standard output, one for standard error.
+    /// 0 for standard output, 1 for standard error.
     stream: usize,
     offset: usize,
     file: String,
@@ -32,7 +32,7 @@ struct Reader {
 }
 
 impl Reader {
-    /// What is there that was not read yet.
+    /// The text that was not read yet.
     fn rest(&mut self) -> String {
         let state = self.cluster.state();
         let text = state.logs.get(&self.key).map_or("", |logs| logs[self.stream].as_str());

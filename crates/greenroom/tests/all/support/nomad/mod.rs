@@ -1,18 +1,17 @@
-//! A Nomad that runs nothing, for the tests of what talks to one over HTTP.
-//!
-//! It answers as Nomad does and refuses what Nomad refuses. Beyond that it refuses what Nomad would ignore, and keeps
-//! everything that it had to refuse in [`NomadFake::violations`], which a test expects to be empty. Jobs are evaluated
-//! and placed after a while, as in a real cluster; how long that takes is in [`NomadTiming`].
+//! A fake Nomad that starts no processes, for tests of its HTTP clients.
+//! It answers as Nomad does and refuses requests that Nomad refuses. It also refuses what Nomad would ignore, and
+//! records each refusal in [`NomadFake::violations`], which a test expects to be empty. Like a real cluster, it
+//! evaluates and places jobs after a delay; the delays are in [`NomadTiming`].
 
 mod api;
 mod cluster;
 mod job;
 mod logs;
+mod lost_nodes;
 mod operation;
 mod scheduler;
 mod schema;
 mod server;
-mod silence;
 mod state;
 mod text;
 mod tls;
@@ -36,22 +35,22 @@ use server::Server;
 use state::{Key, NomadCall, State};
 use tls::NomadCertificates;
 
-/// What kind of cluster it is.
+/// The settings of the cluster.
 #[derive(Clone, Debug)]
 pub struct NomadOptions {
-    /// The only token that it knows.
+    /// The only token that the fake accepts.
     pub token: String,
-    /// Whether the token may do everything. Otherwise it may do what it likes with jobs in `namespaces`, and no more
-    /// than the following says.
+    /// Whether the token may do everything. If not, it may do anything with jobs in `namespaces`, and otherwise only
+    /// what the following fields allow.
     pub is_management: bool,
     pub may_read_nodes: bool,
     pub may_read_agent: bool,
-    /// Those that exist.
+    /// The namespaces that exist.
     pub namespaces: Vec<String>,
     pub nodes: Vec<NomadNode>,
     pub timing: NomadTiming,
     pub tls: NomadTls,
-    /// Where it listens. Its certificate is for 127.0.0.1, as those are that Nomad makes, and for no other address.
+    /// The address to listen on. The certificate is for 127.0.0.1 only, like certificates that Nomad creates.
     pub host: &'static str,
 }
 
@@ -112,7 +111,7 @@ impl NomadFake {
         Self { cluster, url, token, certificates, events: Mutex::new(Some(events)), serving }
     }
 
-    /// Where it is, without a slash at the end and without `/v1`.
+    /// The address of the fake, without a slash at the end and without `/v1`.
     pub fn url(&self) -> &str {
         &self.url
     }
@@ -125,32 +124,32 @@ impl NomadFake {
         &self.certificates
     }
 
-    /// What happens in containers. Only one can have it.
+    /// The events of containers. There can be only one listener.
     pub fn events(&self) -> mpsc::UnboundedReceiver<NomadEvent> {
-        self.events.lock().unwrap().take().expect("the events were taken before")
+        self.events.lock().unwrap().take().expect("there is already a listener")
     }
 
-    /// Makes the next `count` requests for an operation go wrong.
+    /// Makes the next `count` requests of an operation fail.
     pub fn break_next(&self, operation: NomadOperation, fault: NomadFault, count: usize) {
         self.cluster.state().faults.extend(std::iter::repeat_n((operation, fault), count));
     }
 
-    /// No more requests go wrong.
+    /// Removes all faults that were set.
     pub fn mend(&self) {
         self.cluster.state().faults.clear();
     }
 
-    /// How many requests are still to go wrong.
+    /// How many requests are still to fail.
     pub fn faults_left(&self) -> usize {
         self.cluster.state().faults.len()
     }
 
-    /// The next task to be started fails to, and its driver says why.
+    /// Makes the next task fail to start, with this message of its driver.
     pub fn fail_next_allocation(&self, message: &str) {
         self.cluster.state().failures.push_back(message.to_owned());
     }
 
-    /// Everything that was asked, in order. What was asked of no operation is in [`NomadFake::violations`] only.
+    /// All requests, in order. Requests that match no operation are only in [`NomadFake::violations`].
     pub fn calls(&self) -> Vec<NomadCall> {
         self.cluster.state().calls.clone()
     }
@@ -159,35 +158,35 @@ impl NomadFake {
         self.cluster.state().calls.iter().filter(|call| call.operation == operation).count()
     }
 
-    /// Everything that no correct client sends.
+    /// All requests that a correct client never sends.
     pub fn violations(&self) -> Vec<String> {
         self.cluster.state().violations.clone()
     }
 
-    /// The jobs of all namespaces by name, as Nomad shows them.
+    /// The jobs of all namespaces by name, as Nomad returns them.
     pub fn jobs(&self) -> BTreeMap<String, Value> {
         self.cluster.state().jobs.values().map(|job| (job.key.1.clone(), view::job(job))).collect()
     }
 
-    /// Every allocation that a job of this name ever had and that was not collected, the oldest first.
+    /// All allocations of jobs with this name that were not collected, the oldest first.
     pub fn allocations(&self, job: &str) -> Vec<Value> {
         let state = self.cluster.state();
         state.allocations.iter().filter(|one| one.key.1 == job).map(view::allocation).collect()
     }
 
-    /// The allocation of a job that runs.
+    /// The running allocation of a job.
     pub fn running(&self, job: &str) -> Option<String> {
         let state = self.cluster.state();
         let mut running = state.allocations.iter().filter(|one| one.key.1 == job && one.client == "running");
         running.next_back().map(|one| one.id.clone())
     }
 
-    /// What the task of a job has written to standard output so far.
+    /// Sets the standard output of the task of a job.
     pub fn set_logs(&self, job: &str, text: &str) {
         self.set_stream(job, 0, text);
     }
 
-    /// The same for standard error.
+    /// Sets the standard error of the task of a job.
     pub fn set_error_logs(&self, job: &str, text: &str) {
         self.set_stream(job, 1, text);
     }
@@ -198,13 +197,13 @@ impl NomadFake {
         state.logs.entry(key).or_default()[stream] = text.to_owned();
     }
 
-    /// Does what the garbage collector would do with all that is over, however young.
+    /// Runs the garbage collector on everything that has ended, however recently.
     pub fn collect_garbage(&self) {
         self.cluster.state().collect();
         self.cluster.announce();
     }
 
-    /// Somebody else deletes a job with everything of it.
+    /// Purges a job, as another person would.
     pub fn purge(&self, job: &str) {
         let mut state = self.cluster.state();
         let key = find(&state, job);
@@ -215,36 +214,36 @@ impl NomadFake {
         self.cluster.process_later(evaluation);
     }
 
-    /// What runs in an allocation ends by itself. For a service that is a failure, whatever the code.
+    /// Ends the process in an allocation. For a service, this is a failure with any exit code.
     pub async fn end_allocation(&self, allocation: &str, exit_code: i64) {
         self.cluster.end_and_maybe_restart(allocation, cluster::terminated(exit_code)).await;
     }
 
-    /// An allocation fails on its node.
+    /// Makes an allocation fail on its node.
     pub async fn fail_allocation(&self, allocation: &str, message: &str) {
         let event = json!({"Type": "Driver Failure", "DisplayMessage": message, "DriverError": message});
         self.cluster.end_and_maybe_restart(allocation, event).await;
     }
 
-    /// A node falls silent. It is waited for if something on it is to run that wants that. Otherwise it is down: what runs on
-    /// it is lost, and is placed elsewhere if there is room.
+    /// Disconnects a node. If an allocation on it is configured to survive this, Nomad waits for the node. Otherwise
+    /// the node is down: its allocations are lost, and are placed elsewhere if there is capacity.
     pub fn lose_node(&self, name: &str) {
         let state = self.cluster.state();
-        let node = state.nodes.iter().find(|node| node.name == name).expect("there is a node of this name").id.clone();
+        let node = state.nodes.iter().find(|node| node.name == name).expect("a node of this name exists").id.clone();
         let is_waiting = |one: &state::Allocation| one.node == node && one.desired == "run" && one.lost_after() > 0;
         let is_awaited = state.allocations.iter().any(|one| is_waiting(one) && !one.has_ended());
         drop(state);
         self.change_node(name, |node| (node.is_up, node.is_awaited) = (false, is_awaited));
     }
 
-    /// A node that was down is up again.
+    /// Reconnects a node.
     pub fn bring_back_node(&self, name: &str) {
         self.change_node(name, |node| node.is_up = true);
     }
 
-    /// Somebody stops an allocation, or drains its node, or something of more importance takes its place.
+    /// Moves an allocation, as if somebody stopped it, drained its node, or started a job with a higher priority.
     pub fn move_allocation(&self, allocation: &str) {
-        self.cluster.move_away(allocation).expect("there is an allocation of this name");
+        self.cluster.move_away(allocation).expect("an allocation of this name exists");
     }
 
     pub fn set_eligible(&self, name: &str, is_eligible: bool) {
@@ -258,14 +257,14 @@ impl NomadFake {
 
     fn change_node(&self, name: &str, change: impl FnOnce(&mut NomadNode)) {
         let mut state = self.cluster.state();
-        let node = state.nodes.iter_mut().find(|node| node.name == name).expect("there is a node of this name");
+        let node = state.nodes.iter_mut().find(|node| node.name == name).expect("a node of this name exists");
         change(node);
         let id = node.id.clone();
         drop(state);
         self.cluster.node_changed(&id);
     }
 
-    /// Somebody else registers a job, which nobody checks.
+    /// Registers a job of somebody else, without checks.
     pub fn add_job(&self, namespace: &str, job: &Value) {
         let key = (namespace.to_owned(), job["ID"].as_str().expect("a job has an ID").to_owned());
         let mut state = self.cluster.state();
@@ -277,7 +276,7 @@ impl NomadFake {
     }
 }
 
-/// A job by its name, in whichever namespace it is or was.
+/// Finds a job by its name in any namespace, also a purged one.
 fn find(state: &State, job: &str) -> Key {
     let known = state.jobs.keys().chain(state.allocations.iter().map(|one| &one.key));
     known.into_iter().find(|key| key.1 == job).cloned().unwrap_or_else(|| ("default".to_owned(), job.to_owned()))

@@ -1,13 +1,13 @@
-//! What can be asked of it: which method and path is which operation, and how an operation is made to go wrong.
+//! The operations of the fake: their methods and paths, and the faults that a test can set.
 
 use std::time::Duration;
 
 use super::text::unescape;
 
-/// What a request asks for.
+/// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum NomadOperation {
-    /// A new job, or a new version of one.
+    /// Registers a new job, or a new version of one.
     Register,
     Deregister,
     Scale,
@@ -38,37 +38,38 @@ pub enum NomadOperation {
     Logs,
 }
 
-/// How the next requests for an operation go wrong.
+/// How the next requests of an operation fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NomadFault {
-    /// It is done, and answered only after so long.
+    /// The fake carries out the request, and answers after this delay.
     Slow(Duration),
-    /// It is done, and the connection ends without an answer.
+    /// The fake carries out the request, and closes the connection without an answer.
     Lost,
-    /// It is not done: 500 "No cluster leader".
+    /// The fake does not carry out the request: 500 "No cluster leader".
     NoLeader,
-    /// It is not done: 429.
+    /// The fake does not carry out the request: 429.
     Throttled,
-    /// It is not done and never answered.
+    /// The fake does not carry out the request, and never answers.
     Hanging,
 }
 
-/// A request that was understood.
+/// A request that matches an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     pub operation: NomadOperation,
-    /// The name in the path: of a job, an evaluation, an allocation, a node, a namespace. Empty where there is none.
+    /// The name in the path: of a job, an evaluation, an allocation, a node or a namespace. Empty if the path has none.
     pub name: String,
 }
 
-/// Why there is no operation for a method and a path.
+/// Why no operation has this method and path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unroutable {
     Path,
     Method,
 }
 
-/// Which operation it is. Names may hold slashes, so what follows a job's name is told by how the path ends.
+/// Finds the operation of a request. Names may contain slashes, so the end of the path decides what follows a job's
+/// name.
 pub fn route(method: &str, path: &str) -> Result<Route, Unroutable> {
     let path = path.strip_prefix("/v1/").ok_or(Unroutable::Path)?;
     let writes = matches!(method, "POST" | "PUT");
@@ -97,7 +98,7 @@ pub fn route(method: &str, path: &str) -> Result<Route, Unroutable> {
             Some((job, "allocations")) => only(reads, NomadOperation::Allocations, job),
             Some((job, "evaluations")) => only(reads, NomadOperation::Evaluations, job),
             Some((job, "summary")) => only(reads, NomadOperation::Summary, job),
-            // A slash of a name comes escaped, so this is an operation that is not served.
+            // Slashes in these names are escaped, so this is an operation that the fake does not serve.
             Some(_) => Err(Unroutable::Path),
             None if name.is_empty() => Err(Unroutable::Path),
             None if writes => only(true, NomadOperation::Register, name),

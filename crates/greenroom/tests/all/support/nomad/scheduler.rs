@@ -1,20 +1,20 @@
-//! The scheduler: what an evaluation of a job decides, and why something cannot be placed.
+//! The scheduler: the decisions of an evaluation, and the reasons why something cannot be placed.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use super::job::{is_destructive, list, number, text};
-use super::silence::mark_lost;
+use super::lost_nodes::mark_lost;
 use super::state::{Allocation, Deployment, Evaluation, Job, Key, NomadNode, State, Task};
 use super::text::{identifier, nanoseconds};
 
-/// What the nodes are told to do after an evaluation.
+/// An order to the nodes after an evaluation.
 #[derive(Debug)]
 pub enum Order {
     Start(String),
     Stop(String),
-    /// It was updated in place, and a deployment waits to see it healthy.
+    /// The allocation was updated in place, and its deployment waits until it is healthy.
     Watch(String),
 }
 
@@ -23,7 +23,7 @@ const UPDATING: &str = "alloc is being updated due to job update";
 const RESCHEDULED: &str = "alloc was rescheduled because it failed";
 const MIGRATING: &str = "alloc is being migrated";
 
-/// Processes an evaluation: stops, replaces and places, as far as there is room.
+/// Processes an evaluation: stops, replaces and places allocations, as far as there is capacity.
 pub fn process(state: &mut State, id: &str) -> Vec<Order> {
     let Some(evaluation) = state.evaluation(id).cloned() else { return Vec::new() };
     if evaluation.is_over() {
@@ -59,7 +59,7 @@ pub fn process(state: &mut State, id: &str) -> Vec<Order> {
     orders
 }
 
-/// Stops what is left of a job that was purged before one of the same name was registered.
+/// Stops the allocations of a purged job, if another job with the same name was registered after it.
 fn stop_others(state: &mut State, key: &Key, created: Option<u64>, orders: &mut Vec<Order>) {
     let Some(created) = created else { return };
     for one in state.allocations.iter_mut().filter(|one| one.key == *key && one.job_created != created) {
@@ -78,7 +78,7 @@ fn stop(one: &mut Allocation, why: &str, orders: &mut Vec<Order>) {
     }
 }
 
-/// Deployments of anything but the current version are over; all of them when the job is.
+/// Ends the deployments of all versions except the current one, or all deployments if the job has ended.
 fn cancel_deployments(state: &mut State, key: &Key, version: Option<u64>) {
     for deployment in state.deployments.iter_mut().filter(|deployment| deployment.key == *key) {
         if Some(deployment.version) != version {
@@ -87,7 +87,7 @@ fn cancel_deployments(state: &mut State, key: &Key, version: Option<u64>) {
     }
 }
 
-/// Brings one group to what it is to be. Returns how many could not be placed, and why.
+/// Reconciles one group with its spec. Returns how many allocations could not be placed, and why.
 fn reconcile(
     state: &mut State,
     evaluation: &Evaluation,
@@ -98,7 +98,7 @@ fn reconcile(
     let name = text(group, "Name");
     let job = state.jobs.get(key)?;
     let (spec, created, version) = (job.spec.clone(), job.created, job.version);
-    // One that failed for good still fills its place: it is not run again until the job changes.
+    // An allocation that failed for good still counts, so it is not replaced until the job changes.
     let fills = |one: &Allocation| {
         one.key == *key
             && one.job_created == created
@@ -143,14 +143,14 @@ fn reconcile(
         let previous = replaced.as_ref().map(|(id, _)| id.clone());
         match find_node(state, &spec, group, previous.as_deref()) {
             Ok(node) => place(state, evaluation, group, &node, replaced, &deployment, orders),
-            // What runs goes on running when there is no room for what is to replace it.
+            // Without capacity for the replacement, the running allocation continues.
             Err(why) => return Some(((total - done) as u64, why)),
         }
     }
     None
 }
 
-/// The deployment that watches over the placements of a version, when the group's update strategy wants one.
+/// The deployment of a version's placements, if the group's update strategy has one.
 fn deploy(state: &mut State, key: &Key, group: &Value, is_updating: bool) -> String {
     let Some(job) = state.jobs.get(key) else { return String::new() };
     if let Some(active) = state.active_deployment(job) {
@@ -235,7 +235,7 @@ fn asked(group: &Value) -> (i64, i64) {
     tasks.fold((0, 0), |(processor, memory), one| (processor + number(one, "CPU"), memory + number(one, "MemoryMB")))
 }
 
-/// The node with the most memory left that fits, or why none does.
+/// The node with the most free memory that meets the constraints, or why there is none.
 fn find_node(state: &State, spec: &Value, group: &Value, replaced: Option<&str>) -> Result<NomadNode, Value> {
     let datacenters: Vec<&str> = list(spec, "Datacenters").iter().filter_map(Value::as_str).collect();
     let in_reach = state.nodes.iter().filter(|node| node.is_up && node.is_eligible);
@@ -253,7 +253,7 @@ fn find_node(state: &State, spec: &Value, group: &Value, replaced: Option<&str>)
             continue;
         }
         let (mut taken_processor, mut taken_memory) = state.taken(&node.id);
-        // What is replaced makes room for what replaces it.
+        // The replaced allocation frees its resources for its replacement.
         let freed = state.allocations.iter().find(|one| Some(one.id.as_str()) == replaced && one.node == node.id);
         if let Some(freed) = freed.filter(|one| !one.is_over()) {
             taken_processor -= freed.processor;
@@ -300,7 +300,7 @@ fn matches(pattern: &str, datacenter: &str) -> bool {
     }
 }
 
-/// The first thing that a node does not have and that the job, the group or a task asks for.
+/// The first constraint of the job, the group or a task that a node does not meet.
 fn unmet(spec: &Value, group: &Value, node: &NomadNode) -> Option<String> {
     let tasks = list(group, "Tasks");
     if tasks.iter().any(|task| !node.drivers.iter().any(|driver| driver == text(task, "Driver"))) {
@@ -320,7 +320,7 @@ fn unmet(spec: &Value, group: &Value, node: &NomadNode) -> Option<String> {
         match text(constraint, "Operand") {
             "" | "=" | "==" | "is" => !is_equal,
             "!=" | "not" => is_equal,
-            // The others need more of a node than there is here.
+            // Other operators need attributes that the nodes of the fake do not have.
             _ => false,
         }
     };
@@ -331,7 +331,8 @@ fn unmet(spec: &Value, group: &Value, node: &NomadNode) -> Option<String> {
     constraints.into_iter().find(broken).map(message)
 }
 
-/// Ends an evaluation. What could not be placed waits in a blocked one, of which a job has at most one.
+/// Ends an evaluation. Allocations that could not be placed wait in a blocked evaluation. A job has at most one of
+/// those.
 fn finish(state: &mut State, evaluation: &Evaluation, failed: BTreeMap<String, Value>, queued: BTreeMap<String, u64>) {
     let index = state.next_index();
     let was_blocked = evaluation.trigger == "queued-allocs";

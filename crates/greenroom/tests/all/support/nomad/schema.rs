@@ -1,6 +1,5 @@
-//! What Nomad's published API says about requests: the names and the types of everything that may be in one.
-//!
-//! Nomad itself ignores what it does not know. Here that is refused, because whoever sends it is mistaken.
+//! The requests of Nomad's published API: the names and types of all their fields.
+//! Nomad ignores unknown fields. The fake refuses them, because a client that sends them has a bug.
 
 use serde_json::{Map, Value};
 
@@ -103,7 +102,7 @@ const OBJECTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What the docker driver knows. Nomad's servers do not look at it: a task with anything else fails on its node.
+/// The fields of the docker driver. Nomad's servers do not check them: a task with any other field fails on its node.
 pub const DOCKER: &str = "advertise_ipv6_address args auth auth_soft_fail cap_add cap_drop cgroupns command \
      container_exists_attempts cpu_cfs_period cpu_hard_limit cpuset_cpus devices dns_options dns_search_domains \
      dns_servers entrypoint extra_hosts force_pull group_add healthchecks hostname image image_pull_timeout init \
@@ -135,7 +134,7 @@ fn query(operation: NomadOperation) -> impl Iterator<Item = (&'static str, &'sta
     all.filter_map(|parameter| parameter.split_once(':')).collect::<Vec<_>>().into_iter()
 }
 
-/// Everything that is wrong with a query.
+/// All errors in a query.
 pub fn check_query(operation: NomadOperation, given: &[(String, String)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, value) in given {
@@ -156,7 +155,7 @@ pub fn check_query(operation: NomadOperation, given: &[(String, String)]) -> Vec
     wrong
 }
 
-/// Everything that is wrong with a body, in the words in which Nomad would say it where it would.
+/// All errors in a body, with Nomad's texts if Nomad would refuse it.
 pub fn check_body(object: &str, body: &Value) -> Vec<String> {
     let mut wrong = Vec::new();
     check(object, object, body, &mut wrong);
@@ -164,7 +163,7 @@ pub fn check_body(object: &str, body: &Value) -> Vec<String> {
 }
 
 fn check(path: &str, expected: &str, value: &Value, wrong: &mut Vec<String>) {
-    // Go takes null for "not given", whatever the type.
+    // Go takes null for a missing value of any type.
     if value.is_null() || expected == "any" {
         return;
     }

@@ -1,4 +1,4 @@
-//! The server: takes connections, checks what comes, makes it go wrong where a test wants that, and answers.
+//! The HTTP server: accepts connections, checks requests, applies the faults that a test has set, and answers.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use super::state::NomadCall;
 use super::text::parse_duration;
 use super::{NomadOptions, logs, schema};
 
-/// How long a query waits for a change when it does not say.
+/// How long a blocking query waits for a change by default.
 const WAIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
@@ -31,14 +31,14 @@ pub struct Server {
     pub options: NomadOptions,
 }
 
-/// Ends the connection without an answer.
+/// Closes the connection without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer is lost on purpose")]
 struct Lost;
 
 impl Server {
     pub async fn serve(self: Arc<Self>, listener: TcpListener, acceptor: Option<TlsAcceptor>) {
-        // They end with this, so that nobody goes on talking to one that is gone.
+        // The connections close with this set, so that no client keeps talking to a fake that is gone.
         let mut connections = JoinSet::new();
         while let Ok((stream, _)) = listener.accept().await {
             let (server, acceptor) = (self.clone(), acceptor.clone());
@@ -143,8 +143,8 @@ impl Server {
         Ok(self.respond(api::answer(&self.cluster, &self.options, &request)))
     }
 
-    /// Nomad tells nobody whether a token is unknown or may not do something. What a token may not do in a namespace
-    /// that it has nothing to do with is everything, so one that does not exist looks the same.
+    /// Nomad answers the same for an unknown token and for a missing permission. A token may do nothing in a namespace
+    /// that it has no permission for, so a namespace that does not exist looks the same.
     fn authorize(&self, headers: &HeaderMap, request: &Request) -> Result<(), NomadFakeResponse> {
         let denied = || NomadFakeResponse::error(403, "Permission denied");
         if request.operation == NomadOperation::Leader {
@@ -170,7 +170,7 @@ impl Server {
         if is_allowed { Ok(()) } else { Err(denied()) }
     }
 
-    /// A query with an index waits until there is something newer, as long as it says at most.
+    /// A query with an index waits until there is a newer one, up to its own time limit.
     async fn wait_for_change(&self, request: &Request) {
         let Some(index) = request.parameter("index").and_then(|index| index.parse::<u64>().ok()) else { return };
         let wait = request.parameter("wait").and_then(parse_duration).unwrap_or(WAIT);
@@ -198,7 +198,7 @@ impl Server {
     }
 }
 
-/// Checks the query and the body of a request against what Nomad publishes.
+/// Checks the query and the body of a request against Nomad's published API.
 fn check(
     operation: NomadOperation,
     query: &[(String, String)],
@@ -225,7 +225,7 @@ fn check(
             body
         }
         (None, Ok(Value::Null)) => Value::Null,
-        // To stop an allocation, clients send an empty object or nothing.
+        // To stop an allocation, clients send an empty object or no body.
         (None, Ok(body)) => {
             if operation != NomadOperation::StopAllocation || body.as_object().is_none_or(|fields| !fields.is_empty()) {
                 wrong.push(format!("{operation:?} has no body"));

@@ -1,4 +1,4 @@
-//! What the cluster knows: jobs, evaluations, allocations, deployments, nodes, and how their statuses come about.
+//! The state of the cluster: jobs, evaluations, allocations, deployments and nodes, and how their status is derived.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -14,17 +14,18 @@ pub type Key = (String, String);
 #[derive(Debug)]
 pub struct Job {
     pub key: Key,
-    /// What it is to be, canonical.
+    /// The specification, canonical.
     pub spec: Value,
     pub version: u64,
     pub created: u64,
-    /// Changes with the status too, so it is not what check-and-set goes by.
+    /// Status changes increase it too, so check-and-set does not use it.
     pub modified: u64,
-    /// What check-and-set goes by.
+    /// The index that check-and-set compares.
     pub job_modified: u64,
     pub submitted: i64,
     pub status: &'static str,
-    /// Whether the collector took evaluations of it, after which a job without any is not a new one.
+    /// Whether the garbage collector has removed evaluations of the job. After that, a job without evaluations is not a
+    /// new one.
     pub collected: bool,
     pub scalings: Vec<Value>,
 }
@@ -52,7 +53,7 @@ pub struct Evaluation {
     /// Why groups could not be placed.
     pub failed: BTreeMap<String, Value>,
     pub queued: BTreeMap<String, u64>,
-    /// When it is to be processed, if it was put off. Until then it is pending, and so is a job of which nothing runs.
+    /// When a delayed evaluation is to be processed. Until then it is pending, and so is a job of which nothing runs.
     pub wait_until: Option<i64>,
     pub created: u64,
     pub modified: u64,
@@ -90,7 +91,7 @@ pub struct Allocation {
     pub key: Key,
     pub group: String,
     pub name: String,
-    /// The job as it was when this was placed, or last updated in place.
+    /// The job at the time when the allocation was placed, or last updated in place.
     pub spec: Value,
     pub job_created: u64,
     pub version: u64,
@@ -106,11 +107,11 @@ pub struct Allocation {
     pub tasks: BTreeMap<String, Task>,
     pub previous: String,
     pub next: String,
-    /// How often what it stands for was rescheduled before it.
+    /// How many allocations were rescheduled before this one.
     pub reschedules: i64,
-    /// Whether it is to be placed anew because it failed, and now is the time.
+    /// Whether the allocation failed and is to be replaced now.
     pub is_due: bool,
-    /// Whether it is to be moved because someone stopped it.
+    /// Whether the allocation is to be moved because it was stopped.
     pub is_leaving: bool,
     pub processor: i64,
     pub memory: i64,
@@ -134,12 +135,12 @@ impl Allocation {
         group.map(|group| &group["Disconnect"])
     }
 
-    /// For how long it is waited for when its node is not heard of. One of which this is not said is lost at once.
+    /// How long Nomad waits for this allocation when its node does not answer. By default it is lost at once.
     pub fn lost_after(&self) -> i64 {
         self.disconnect().map_or(0, |of| number(of, "LostAfter"))
     }
 
-    /// Whether it is left where it is when its node is not heard of.
+    /// Whether the allocation stays on its node when the node does not answer.
     pub fn waits_for_its_node(&self) -> bool {
         self.lost_after() > 0 && self.disconnect().is_some_and(|of| of["Replace"] == json!(false))
     }
@@ -161,17 +162,17 @@ pub struct NomadNode {
     pub processor: i64,
     pub memory: i64,
     pub drivers: Vec<String>,
-    /// Whether it is up. What runs on one that is down is lost.
+    /// Whether the node is up. Allocations on a node that is down are lost.
     pub is_up: bool,
-    /// Whether one that is not up is waited for, since something that is to run there wants that. Then it is not down, and
-    /// what is to stop there stays as it was last heard of.
+    /// Whether Nomad waits for a node that is not up, because an allocation there is configured so. Then the node is
+    /// not down, and an allocation that is to stop there keeps its last known state.
     pub is_awaited: bool,
-    /// Whether anything may be placed on it.
+    /// Whether allocations may be placed on the node.
     pub is_eligible: bool,
 }
 
 impl NomadNode {
-    /// One with docker and room for ten of the usual kind.
+    /// A node with docker and capacity for ten usual tasks.
     pub fn new(name: &str) -> Self {
         Self {
             id: identifier(),
@@ -195,16 +196,16 @@ impl NomadNode {
     }
 }
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NomadCall {
     pub operation: NomadOperation,
     pub method: String,
     pub path: String,
     pub query: Vec<(String, String)>,
-    /// Null without one.
+    /// Null if there is no body.
     pub body: Value,
-    /// Null when it went wrong on purpose without being done.
+    /// `None` if a fault prevented the request.
     pub status: Option<u16>,
 }
 
@@ -217,7 +218,7 @@ pub struct State {
     pub allocations: Vec<Allocation>,
     pub deployments: Vec<Deployment>,
     pub nodes: Vec<NomadNode>,
-    /// What tasks have written, for each job: to standard output and to standard error.
+    /// The logs of each job's tasks: standard output and standard error.
     pub logs: BTreeMap<Key, [String; 2]>,
     pub faults: Vec<(NomadOperation, NomadFault)>,
     /// Why the next tasks do not start.
@@ -232,7 +233,7 @@ impl State {
         self.index
     }
 
-    /// A new evaluation, which somebody still has to process.
+    /// Creates an evaluation. The caller must have it processed.
     pub fn evaluate(&mut self, key: &Key, trigger: &'static str) -> String {
         let index = self.next_index();
         let evaluation = Evaluation {
@@ -273,7 +274,7 @@ impl State {
         self.allocations.iter().filter(move |allocation| allocation.key == *key)
     }
 
-    /// The deployment of a job that is not over. Scaling waits for it, a new version cancels it.
+    /// The deployment of a job that has not ended. Scaling waits for it, and a new version cancels it.
     pub fn active_deployment(&self, job: &Job) -> Option<&Deployment> {
         self.deployments.iter().find(|deployment| {
             deployment.is_active && deployment.key == job.key && deployment.job_created == job.created
@@ -300,7 +301,7 @@ impl State {
         index
     }
 
-    /// Brings the statuses of jobs up to date with what became of their evaluations and allocations.
+    /// Derives the status of each job from its evaluations and allocations.
     pub fn settle(&mut self) {
         let statuses: Vec<(Key, &'static str)> =
             self.jobs.values().map(|job| (job.key.clone(), self.status(job))).collect();
@@ -316,7 +317,7 @@ impl State {
         }
     }
 
-    /// A service job is dead when nothing of it runs or waits, whether someone stopped it or its count is zero.
+    /// A service job is dead when nothing of it runs or waits, whether it was stopped or its count is zero.
     fn status(&self, job: &Job) -> &'static str {
         if self.deployments.iter().any(|deployment| deployment.is_active && deployment.key == job.key) {
             return "running";
@@ -332,8 +333,8 @@ impl State {
         if has_any || job.collected || job.is_stopped() { "dead" } else { "pending" }
     }
 
-    /// What the garbage collector takes when everything is old enough: evaluations and allocations that are over, and
-    /// jobs that somebody stopped. A service job with a count of zero is dead too, and stays for ever.
+    /// Removes everything that the garbage collector removes after long enough: evaluations and allocations that have
+    /// ended, and stopped jobs. A service job with a count of zero is dead too, but stays for ever.
     pub fn collect(&mut self) {
         self.settle();
         let kept = |allocation: &Allocation| !allocation.is_over() || !allocation.has_ended();
@@ -344,8 +345,8 @@ impl State {
             .map(|allocation| allocation.evaluation.clone())
             .collect();
         let jobs = &self.jobs;
-        // What is still to be rescheduled is kept. What failed for good is taken, and then nothing fills its place any
-        // more: the next evaluation of a job whose count is not zero starts it again.
+        // Allocations that are still to be rescheduled are kept. Those that failed for good are removed, and then
+        // nothing counts in their place: the next evaluation of a job whose count is not zero starts it again.
         let counts = |allocation: &Allocation| {
             let is_waiting = |job: &Job| {
                 let group = job.group(&allocation.group).map(|group| &group["ReschedulePolicy"]);
@@ -384,7 +385,7 @@ impl State {
         self.settle();
     }
 
-    /// What is taken on a node. What is to stop counts no more, even while it has not ended.
+    /// The resources in use on a node. An allocation that is to stop does not count, even before it has ended.
     pub fn taken(&self, node: &str) -> (i64, i64) {
         let there = self.allocations.iter().filter(|allocation| allocation.node == node && !allocation.is_over());
         there.fold((0, 0), |(processor, memory), one| (processor + one.processor, memory + one.memory))

@@ -1,10 +1,10 @@
-//! Nomad's ways to write things down: durations, times, lists of errors, what is escaped in an address.
+//! The text formats of Nomad: durations, times, lists of errors, escaped parts of a path.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-/// A duration as Go writes it, from nanoseconds.
+/// Formats a duration in nanoseconds as Go does.
 pub fn duration(nanoseconds: i64) -> String {
     let seconds = nanoseconds / 1_000_000_000;
     if nanoseconds == 0 {
@@ -21,7 +21,7 @@ pub fn duration(nanoseconds: i64) -> String {
     }
 }
 
-/// One number with one unit, which is all that anyone sends.
+/// Parses one number with one unit. No client sends anything else.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.find(|character: char| !character.is_ascii_digit())?;
     let (number, unit) = text.split_at(digits);
@@ -35,7 +35,7 @@ pub fn parse_duration(text: &str) -> Option<Duration> {
     }
 }
 
-/// Several errors as one, as Nomad's library for that writes them.
+/// Joins several errors into one text, as Nomad's library for this does.
 pub fn errors(all: &[String]) -> String {
     let count = if all.len() == 1 { "1 error occurred".to_owned() } else { format!("{} errors occurred", all.len()) };
     let lines: String = all.iter().map(|error| format!("\n\t* {error}")).collect();
@@ -46,7 +46,7 @@ pub fn nanoseconds() -> i64 {
     i64::try_from(Timestamp::now().as_nanosecond()).unwrap()
 }
 
-/// A point in time as Go writes it; the zero time for none.
+/// Formats a point in time as Go does, with the zero time for `None`.
 pub fn time(nanoseconds: Option<i64>) -> String {
     match nanoseconds {
         Some(at) => Timestamp::from_nanosecond(i128::from(at)).unwrap().to_string(),
@@ -54,7 +54,7 @@ pub fn time(nanoseconds: Option<i64>) -> String {
     }
 }
 
-/// What was escaped in a part of a path.
+/// Decodes an escaped part of a path.
 pub fn unescape(part: &str) -> String {
     let bytes = part.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());

@@ -1,4 +1,4 @@
-//! Certificates that are made for one test: an authority, a server's and a client's.
+//! Certificates for one test: of an authority, a server and a client.
 
 use std::sync::Arc;
 
@@ -10,18 +10,18 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
-/// How it is reached.
+/// How clients reach the fake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NomadTls {
     #[default]
     Off,
-    /// HTTPS with a certificate of an authority that nobody knows.
+    /// HTTPS with a certificate of an authority that no client trusts by default.
     On,
-    /// The same, and only for those who have a certificate of that authority.
+    /// Like `On`, but clients need a certificate of that authority.
     Mutual,
 }
 
-/// What a client needs, all as PEM.
+/// The certificates and the key that a client needs, all as PEM.
 #[derive(Clone, Debug)]
 pub struct NomadCertificates {
     pub authority: String,

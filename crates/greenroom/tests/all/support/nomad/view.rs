@@ -1,4 +1,4 @@
-//! How Nomad shows what it knows: the objects of its answers.
+//! The JSON objects of Nomad's answers.
 
 use serde_json::{Map, Value, json};
 
@@ -24,7 +24,7 @@ fn extend(whole: &mut Value, own: Value) {
     }
 }
 
-/// A job as it is listed. Its meta is there only for those who ask for it.
+/// A job as in a list. Its meta is included only on request.
 pub fn job_stub(state: &State, job: &Job, with_meta: bool) -> Value {
     let spec = &job.spec;
     let mut shown = json!({
@@ -99,7 +99,7 @@ pub fn evaluation(one: &Evaluation) -> Value {
 }
 
 fn task_states(one: &Allocation) -> Value {
-    // There is nothing before the node has told of its tasks.
+    // The field is null until the node has reported its tasks.
     if one.client == "pending" && one.tasks.values().all(|task| task.events.len() <= 1) {
         return Value::Null;
     }
@@ -157,7 +157,7 @@ fn node_resources(node: &NomadNode) -> Value {
     })
 }
 
-/// A node as it is listed. What it has is there only for those who ask for it.
+/// A node as in a list. Its resources are included only on request.
 pub fn node_stub(node: &NomadNode, with_resources: bool) -> Value {
     let drivers = node.drivers.iter().map(|driver| {
         let shown = json!({"Attributes": {format!("driver.{driver}"): "true"}, "Detected": true, "Healthy": true,

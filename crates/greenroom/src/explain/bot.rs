@@ -1,0 +1,96 @@
+//! The explanation of one bot.
+
+use domain::ShownStatus;
+
+use super::moment::{distance, length};
+use super::provider::ProviderReport;
+use super::waiting::Waiting;
+use super::{Explainer, Explanation, first_line};
+use crate::store::{BotLog, BotRow, PoolRow, StoreError};
+
+/// How many lines of a bot's log are shown.
+pub const LOG_LINES: usize = 20;
+
+impl Explainer {
+    /// Explains a bot. The caller reads the log, because a running bot's log is at its provider.
+    pub async fn bot(&self, bot: &BotRow, log: BotLog) -> Result<Explanation, StoreError> {
+        let clocks = self.store.clocks(bot.id).await?;
+        let waiting = match bot.status.is_ended() {
+            true => None,
+            false => Some(self.bot_waiting(bot, clocks).await?),
+        };
+        let steps = self.steps(bot).await?;
+        let shown = bot.shown();
+        // A bot that got its slot has the stored status that it had in the queue, so its last step knows more.
+        let last_step = steps.iter().rev().find(|step| step.status.is_some());
+        let since = match last_step.filter(|step| step.status == Some(shown)) {
+            Some(step) => step.at,
+            None => clocks.map_or(bot.updated_at, |clocks| clocks.status_since),
+        };
+        let last_lines = log.last(LOG_LINES).lines;
+        let last_lines = last_lines.iter().map(|line| self.quote(&line.text).into_owned()).collect();
+        let provider = ProviderReport { last_lines, ..self.provider_of_bot(bot, waiting.as_ref()).await? };
+        let estimate = match shown {
+            ShownStatus::Queued => self.estimated_wait_ms(bot).await?,
+            _ => None,
+        };
+        Ok(Explanation {
+            summary: self.summary_of_bot(bot, since, waiting.as_ref(), &provider),
+            status: shown.as_str(),
+            since,
+            advice: self.advice_for_bot(bot, waiting.as_ref(), estimate),
+            waiting,
+            steps,
+            provider,
+        })
+    }
+
+    async fn provider_of_bot(&self, bot: &BotRow, waiting: Option<&Waiting>) -> Result<ProviderReport, StoreError> {
+        let Some(waiting) = waiting else {
+            // The slot may have another bot by now, so only the stored failure is about this one.
+            let failures = self.store.failures_of(bot.id).await?;
+            let error = failures.into_iter().next().map(|failure| failure.message);
+            let error = error.or_else(|| bot.error.clone());
+            return Ok(ProviderReport::default().after_error(error.map(|error| self.quote(&error).into_owned())));
+        };
+        let report = match (&bot.pool, &bot.slot) {
+            (Some(pool), Some(slot)) => {
+                let known_as = self.store.slot(slot).await?.and_then(|slot| slot.provider_ref);
+                self.ask_provider(pool, slot, known_as.as_deref()).await
+            }
+            _ => ProviderReport::default(),
+        };
+        Ok(report.after_error(waiting.last_error.clone()))
+    }
+
+    fn summary_of_bot(
+        &self,
+        bot: &BotRow,
+        since: jiff::Timestamp,
+        waiting: Option<&Waiting>,
+        provider: &ProviderReport,
+    ) -> String {
+        let (status, time) = (bot.shown(), length(distance(self.now, since)));
+        let Some(waiting) = waiting else {
+            let reason = bot.reason.as_deref().map(|reason| format!(", {}", self.quote(reason))).unwrap_or_default();
+            let error = bot.error.as_deref().or(provider.message.as_deref()).filter(|_| status == ShownStatus::Failed);
+            let error = error.map(|error| format!(": {}", self.quote(first_line(error)))).unwrap_or_default();
+            return format!("The bot {status}{reason}, {time} ago{error}");
+        };
+        let error = waiting.last_error.as_deref().map(first_line);
+        let error = error.map(|error| format!(". The last error of the provider: {error}")).unwrap_or_default();
+        format!("The bot is {status} for {time}. It waits for {}{error}", waiting.what)
+    }
+
+    /// How long a queued bot will probably wait.
+    async fn estimated_wait_ms(&self, bot: &BotRow) -> Result<Option<i64>, StoreError> {
+        let Some(entry) = self.store.queue_entry(bot.id).await? else { return Ok(None) };
+        let pools = self.store.pools().await?;
+        Ok(estimated_wait_ms(entry.position, pools.iter().filter(|pool| pool.platform == bot.platform)))
+    }
+}
+
+/// How long a bot at this position will probably wait for a slot of these pools.
+pub(super) fn estimated_wait_ms<'a>(position: i64, pools: impl Iterator<Item = &'a PoolRow>) -> Option<i64> {
+    domain::slot::estimated_wait_ms(position, pools.map(|pool| (pool.mean_hold_ms, pool.slots)))
+}

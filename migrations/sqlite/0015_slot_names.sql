@@ -1,0 +1,2 @@
+-- Only PostgreSQL needs this step.
+SELECT 1;
