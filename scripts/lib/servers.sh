@@ -8,6 +8,9 @@
 #   start_<server>     starts it if it is a process of its own, tells tests of it by an exported variable, and adds
 #                      to `cleanups` a function that stops it; ends the script if the server does not start
 
+# shellcheck source=scripts/lib/node.sh
+source scripts/lib/node.sh
+
 missing_because= # why the latest install_<server> failed
 cleanups=()      # functions that undo what was done, called in reverse order
 

@@ -9,7 +9,7 @@
 //! - [`callbacks`], [`screenshots`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`operator_bots`], [`pools`], [`slots`], [`bulk`], [`gate`], [`keepers`], [`live`], [`attention`],
 //!   [`audit`]: for operators
-//! - [`session`], [`health`], [`docs`]: for everyone
+//! - [`session`], [`health`], [`web`]: for everyone
 
 pub mod admin;
 pub mod agent;
@@ -21,7 +21,6 @@ pub mod browser;
 pub mod bulk;
 pub mod callbacks;
 pub mod caller;
-pub mod docs;
 pub mod dto;
 pub mod events;
 pub mod explain;
@@ -46,6 +45,7 @@ pub mod slots;
 #[cfg(test)]
 mod tests;
 pub mod traffic_quota;
+pub mod web;
 
 use std::sync::Arc;
 
@@ -133,9 +133,9 @@ pub fn router(app: App) -> Router {
     let json = Bytes::from(document.to_pretty_json().unwrap_or_default());
     let routes = routes
         .route("/openapi.json", get(move || openapi(json.clone())))
-        .route("/docs", get(docs::index))
-        .route("/docs/{file}", get(docs::file))
-        .route("/", get(docs::root));
+        .route("/", get(web::dashboard))
+        .route("/docs", get(web::docs))
+        .route("/assets/{*file}", get(web::asset));
     with_middleware(routes, app)
 }
 

@@ -37,7 +37,8 @@ pub async fn run(options: &Options) -> Done {
 
 async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
     let servers = [fixture.start_server().await?];
-    let work = |time| Work::Place { time, interval: Some(options.interval), retry: false };
+    let interval = Some(options.interval);
+    let work = |time| Work::Place { time, interval, retry: false, pairs_per_second: None };
     let spec = fixture.load(&servers, options.clients, work(options.before));
     let before = fixture.run(&servers, &spec).await?.0;
     before.check()?;

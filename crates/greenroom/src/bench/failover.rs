@@ -53,12 +53,13 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done {
     // The same load without kills, for as long as a kill takes, as the reference for the pause.
     let mut servers = vec![fixture.start_server().await?, fixture.start_server().await?];
     let calm_time = MARGIN * 2;
-    let spec = fixture.load(&servers, options.clients, Work::Place { time: calm_time, interval: None, retry: true });
+    let work = |time| Work::Place { time, interval: None, retry: true, pairs_per_second: None };
+    let spec = fixture.load(&servers, options.clients, work(calm_time));
     let calm = LoadProcess::run(&spec).await?;
     check_calm(&calm)?;
 
     let time = MARGIN * 2 + (options.pause + Duration::from_secs(1)) * u32::try_from(options.kills)?;
-    let spec = fixture.load(&servers, options.clients, Work::Place { time, interval: None, retry: true });
+    let spec = fixture.load(&servers, options.clients, work(time));
     let load = LoadProcess::start(&spec).await?;
     tokio::time::sleep(MARGIN).await;
     let mut restarts = Vec::new();

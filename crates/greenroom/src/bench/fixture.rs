@@ -86,7 +86,7 @@ impl PlacementFixture {
         clients: usize,
         time: Duration,
     ) -> Done<(LoadReport, CpuPerPair)> {
-        let work = Work::Place { time, interval: None, retry: false };
+        let work = Work::Place { time, interval: None, retry: false, pairs_per_second: None };
         let spec = self.load(servers, clients, work);
         let measured = self.run(servers, &spec).await?;
         measured.0.check()?;

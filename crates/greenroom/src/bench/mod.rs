@@ -10,6 +10,7 @@
 //! - [`start`]: from the answer to a running command, in a hot slot compared with a stopped one and `docker run`
 //! - [`start_browser`]: from the request until a bot with a browser has joined, compared with a start by hand
 //! - [`start_burst`]: many commands at once in hot slots, compared with `xargs -P`
+//! - [`dashboard`]: the page of operators in a browser while slots change, with 10,000 slots compared with 1,000
 //! - [`next`]: from a bot's end to the assignment of the next in the queue, compared with a poll every second
 //! - [`matching`]: a slot that fits, where one in a hundred does, in the store compared with SQS and DynamoDB
 //! - [`hostile`]: the latencies of other users while a hostile user attacks, compared with those without an attack
@@ -33,6 +34,7 @@ pub mod bloat;
 pub mod burst;
 mod client;
 mod container;
+pub mod dashboard;
 mod database;
 pub mod failover;
 mod figures;

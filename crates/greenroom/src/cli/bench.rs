@@ -8,7 +8,7 @@ use clap::Subcommand;
 use super::Done;
 use crate::bench::place::Case;
 use crate::bench::{
-    bloat, burst, failover, hostile, matching, next, place, scale, server, start, start_browser, start_burst,
+    bloat, burst, dashboard, failover, hostile, matching, next, place, scale, server, start, start_browser, start_burst,
 };
 use crate::config::duration;
 
@@ -196,6 +196,33 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
+    /// Measure the dashboard in Chromium while slots change.
+    ///
+    /// The benchmark compares the larger pool with the smaller one. It needs Node.js, Playwright and Chromium, which
+    /// scripts/bench installs.
+    Dashboard {
+        /// A database on a PostgreSQL server where the benchmark may create other databases.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL", required_unless_present = "sqlite")]
+        database: Option<String>,
+        /// Use SQLite instead of PostgreSQL.
+        #[arg(long)]
+        sqlite: bool,
+        /// The pool sizes.
+        #[arg(long, value_delimiter = ',', default_value = "1000,10000")]
+        slots: Vec<u32>,
+        /// How often slots change in a second.
+        #[arg(long, default_value_t = 500)]
+        changes: u32,
+        /// How long the page is watched.
+        #[arg(long, default_value = "20s", value_parser = duration::parse)]
+        time: Duration,
+        /// Print the results as one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// The script that drives the browser.
+        #[arg(long, value_name = "FILE", default_value = "web/tests/frames.js")]
+        script: PathBuf,
+    },
     /// Request many more bots at once than there are slots.
     ///
     /// The benchmark compares the rate with the rate without a queue.
@@ -325,6 +352,10 @@ pub async fn run(command: Command) -> Done {
         Command::Scale { database, sqlite, slots, clients, rounds, time, json, svg } => {
             let database = database.filter(|_| !sqlite);
             scale::run(&scale::Options { database, slots, clients, rounds, time, json, svg }).await
+        }
+        Command::Dashboard { database, sqlite, slots, changes, time, json, script } => {
+            let database = database.filter(|_| !sqlite);
+            dashboard::run(&dashboard::Options { database, slots, changes, time, json, script }).await
         }
         Command::Burst { database, sqlite, requests, slots, users, time, json, svg } => {
             let database = database.filter(|_| !sqlite);

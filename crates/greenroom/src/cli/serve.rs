@@ -44,8 +44,9 @@ pub async fn serve(config: &Config) -> Done {
 fn print_start(config: &Config, url: &str, first: &FirstStart) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "Greenroom {} serves at {url}", env!("CARGO_PKG_VERSION"))?;
-    writeln!(out, "  database  {}", config.database_shown())?;
-    writeln!(out, "  docs      {url}/docs")?;
+    writeln!(out, "  dashboard  {url}/")?;
+    writeln!(out, "  docs       {url}/docs")?;
+    writeln!(out, "  database   {}", config.database_shown())?;
     let FirstStart { admin_token, user } = first;
     if !first.is_empty() {
         writeln!(
@@ -59,6 +60,7 @@ fn print_start(config: &Config, url: &str, first: &FirstStart) -> io::Result<()>
     if let Some((user, key)) = user {
         let (key, limit) = (key.reveal(), user.max_concurrent_bots);
         writeln!(out, "  API key      {key}  (user {}, at most {limit} bots at once)", user.email)?;
+        writeln!(out, "\nOpen the dashboard and sign in with the admin token or the API key.")?;
         writeln!(out, "\nRequest a bot:")?;
         writeln!(
             out,

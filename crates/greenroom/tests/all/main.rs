@@ -28,6 +28,7 @@ mod coolify_fake;
 mod coolify_load;
 mod coolify_server;
 mod crash;
+mod dashboard;
 mod deadlines;
 mod docker;
 mod docker_browser;

@@ -45,6 +45,8 @@ pub enum Work {
         interval: Option<Duration>,
         /// When a connection breaks, send the same request with the same key to another address.
         retry: bool,
+        /// All clients together place at most so many. Without a number, as many as they can.
+        pairs_per_second: Option<u32>,
     },
     /// Each client requests one bot, all at the same time.
     Burst,
@@ -140,7 +142,9 @@ fn generate() -> Done {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut report = runtime.block_on(async {
         match spec.work.clone() {
-            Work::Place { time, interval, retry } => place::run(&spec, time, interval, retry).await,
+            Work::Place { time, interval, retry, pairs_per_second } => {
+                place::run(&spec, time, interval, retry, pairs_per_second).await
+            }
             Work::Burst => burst::run(&spec).await,
             Work::Start { bots } => start::run(&spec, bots).await,
         }

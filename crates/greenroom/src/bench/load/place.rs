@@ -21,7 +21,14 @@ const AWAY: Duration = Duration::from_secs(1);
 const HOLD_EVERY: u64 = 64;
 const HOLD: Duration = Duration::from_millis(2);
 
-pub async fn run(spec: &LoadSpec, time: Duration, interval: Option<Duration>, retry: bool) -> Done<LoadReport> {
+pub async fn run(
+    spec: &LoadSpec,
+    time: Duration,
+    interval: Option<Duration>,
+    retry: bool,
+    pairs_per_second: Option<u32>,
+) -> Done<LoadReport> {
+    let pace = pairs_per_second.map(|pairs| Duration::from_secs(spec.clients as u64) / pairs.max(1));
     let shared = Shared::new(spec, interval);
     let mut clients = Vec::with_capacity(spec.clients);
     for number in 0..spec.clients {
@@ -36,6 +43,7 @@ pub async fn run(spec: &LoadSpec, time: Duration, interval: Option<Duration>, re
             connection: Some(Client::connect(spec.addresses[home]).await?),
             events: None,
             retry,
+            pace,
         });
     }
     let until = shared.begin() + time;
@@ -60,12 +68,18 @@ struct PlacingClient {
     /// Opened when the first bot has to wait for a slot.
     events: Option<AssignedEvents>,
     retry: bool,
+    /// The time from the begin of one pair to the begin of the next.
+    pace: Option<Duration>,
 }
 
 impl PlacingClient {
     async fn work(mut self, until: Instant) -> Done {
         let mut count = 0;
+        let mut pace = self.pace.map(tokio::time::interval);
         while Instant::now() < until {
+            if let Some(pace) = &mut pace {
+                pace.tick().await;
+            }
             count += 1;
             self.pair(count % HOLD_EVERY == 0).await?;
         }

@@ -96,7 +96,8 @@ impl Process {
         Self::start_listening(database, "127.0.0.1:0", arguments).await
     }
 
-    async fn start_listening(database: &Database, address: &str, arguments: &[&str]) -> Self {
+    /// Starts on this address, with further arguments.
+    pub async fn start_listening(database: &Database, address: &str, arguments: &[&str]) -> Self {
         let mut command = Self::command();
         command
             .args(["serve", "--listen", address, "--database", &database.url])
