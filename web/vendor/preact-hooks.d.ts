@@ -10,3 +10,4 @@ export function useRef<T>(initial: T): { current: T };
 export function useRef<T>(initial: T | null): { current: T | null };
 export function useMemo<T>(factory: () => T, inputs: Inputs | undefined): T;
 export function useCallback<T extends Function>(callback: T, inputs: Inputs): T;
+export function useErrorBoundary(callback?: (error: any) => void): [any, () => void];
