@@ -14,18 +14,21 @@ import { UserOverviewPage } from "./views/user-overview.js";
 import { QueuePage } from "./views/queue.js";
 import { LobbyPage } from "./views/lobby.js";
 import { KeepersPage } from "./views/keepers.js";
-import { BotPage } from "./views/bot.js";
-import { BotsPage } from "./views/bots.js";
-import { SlotPage } from "./views/slot.js";
-import { SlotsPage } from "./views/slots.js";
-import { PoolsPage } from "./views/pools.js";
-import { PoolPage } from "./views/pool.js";
-import { ChartsPage } from "./views/charts.js";
-import { AuditPage } from "./views/audit.js";
-import { StartPage } from "./views/start.js";
-import { SearchPage } from "./views/search.js";
+import { lazyView, loadAllViews } from "./components/lazy-view.js";
 
 /** @typedef {(props: {params: Record<string, string>, query: Record<string, string>}) => unknown} View */
+
+// The overview is there at once. The other views are loaded when they are needed, or when the browser has nothing to do.
+const BotPage = lazyView(() => import("./views/bot.js").then((file) => file.BotPage));
+const BotsPage = lazyView(() => import("./views/bots.js").then((file) => file.BotsPage));
+const SlotPage = lazyView(() => import("./views/slot.js").then((file) => file.SlotPage));
+const SlotsPage = lazyView(() => import("./views/slots.js").then((file) => file.SlotsPage));
+const PoolsPage = lazyView(() => import("./views/pools.js").then((file) => file.PoolsPage));
+const PoolPage = lazyView(() => import("./views/pool.js").then((file) => file.PoolPage));
+const ChartsPage = lazyView(() => import("./views/charts.js").then((file) => file.ChartsPage));
+const AuditPage = lazyView(() => import("./views/audit.js").then((file) => file.AuditPage));
+const StartPage = lazyView(() => import("./views/start.js").then((file) => file.StartPage));
+const SearchPage = lazyView(() => import("./views/search.js").then((file) => file.SearchPage));
 
 /**
  * The views of operators, each with the title of the browser's tab.
@@ -83,6 +86,7 @@ function Start() {
         startLive();
         startAttention();
         onSession(clearAttention);
+        setTimeout(loadAllViews, 2000);
         setState({ ready: true, problem: null });
       },
       (error) => setState({ ready: false, problem: asProblem(error) }),

@@ -67,17 +67,20 @@ export function StatusMark({ status, kind = "bot", short = false }) {
 }
 
 /**
- * The time that is left until `to`. Near the end it is shown in red, and past it says so.
- * @param {{to: string | number | null | undefined, warnMs?: number}} props
+ * The time that is left until `to`. Near the end it is marked, and past it says how much it is over. `before` and
+ * `after` are words around the time that is left.
+ * @param {{to: string | number | null | undefined, warnMs?: number, before?: string, after?: string}} props
  */
-export function Countdown({ to, warnMs = 60_000 }) {
+export function Countdown({ to, warnMs = 60_000, before = "", after = "" }) {
   const at = useNow(1000);
   const end = millis(to);
   if (Number.isNaN(end)) return null;
   const left = Math.ceil((end - at) / 1000) * 1000;
   const tone = left <= 0 ? "late" : left <= warnMs ? "soon" : "";
-  const text = left <= 0 ? (left > -1000 ? "now" : duration(-left) + " over") : duration(left);
-  return html`<time class=${`countdown ${tone}`} datetime=${new Date(end).toISOString()} title=${"Until " + time(end / 1000)}>${text}</time>`;
+  const text = left <= -1000 ? duration(-left) + " over" : left <= 0 ? "now" : duration(left);
+  const shown = html`<time class=${`countdown ${tone}`} datetime=${new Date(end).toISOString()} title=${"Until " + time(end / 1000)}>${text}</time>`;
+  if (!before && !after) return shown;
+  return html`<span class="nowrap">${left > 0 && before && html`<span class="quiet">${before} </span>`}${shown}${left > 0 && after && html`<span class="quiet"> ${after}</span>`}</span>`;
 }
 
 /**

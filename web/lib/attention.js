@@ -13,7 +13,7 @@ const IN_VIEW_MS = 5000;
 /** A hidden tab asks by itself when it has heard of no answer for this long. */
 const HIDDEN_MS = 30_000;
 /** The shortest time between two calls. */
-const SHORTEST_MS = 1000;
+const SHORTEST_MS = 2000;
 /** Statuses that can be a reason for attention. */
 const REASONS = ["error", "needs_help", "awaiting_admission"];
 

@@ -9,7 +9,7 @@ import { Countdown, Elapsed, Icon, Panel, ProblemNote } from "../components/ui.j
 
 /** @typedef {import("../lib/types.js").AttentionItem} AttentionItem */
 
-const FIRST_SHOWN = 5;
+const FIRST_SHOWN = 4;
 
 /**
  * The view of each kind of subject.
@@ -78,14 +78,10 @@ function AttentionRow({ item }) {
   const button = item.action && buttonFor(item.action.method, item.action.path);
   return html`<li class="attention-item">
     <span class=${`mark ${critical ? "tone-bad" : "tone-wait"}`}><${Icon} name=${critical ? "alert" : "diamond"} /><span class="severity">${critical ? "Critical" : "Warning"}</span></span>
-    <div class="attention-what">
-      <p class="break">${item.message}</p>
-      <p class="attention-subject">
-        ${href ? html`<a class="mono" href=${href}>${name}</a>` : html`<span class="mono">${name}</span>`}
-        ${item.since && html`<span class="quiet">for <${Elapsed} from=${item.since} /></span>`}
-      </p>
-    </div>
-    <p class="attention-deadline">${item.deadline_at && html`<span class="quiet">Deadline in</span> <${Countdown} to=${item.deadline_at} />`}</p>
+    <p class="attention-what" title=${item.message}>${item.message}</p>
+    <p class="attention-subject">${href ? html`<a class="mono" href=${href}>${name}</a>` : html`<span class="mono">${name}</span>`}</p>
+    <p class="attention-time quiet">${item.since && html`for <${Elapsed} from=${item.since} />`}</p>
+    <p class="attention-time">${item.deadline_at && html`<${Countdown} to=${item.deadline_at} before="deadline in" />`}</p>
     <div class="attention-action">
       ${button && item.action
         ? html`<${ActionButton} small label=${button.label} describe=${name} method=${item.action.method} path=${item.action.path} cli=${button.cli} done=${button.done} onDone=${refreshAttention} />`

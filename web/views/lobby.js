@@ -28,7 +28,7 @@ function useLobby() {
     [some],
     some ? 10_000 : 0,
   );
-  useOnChange(ids, reload, 1000);
+  useOnChange(ids, reload, 2000);
   return { loaded, bots, details: new Map((data ?? []).map((bot) => [bot.id, bot])) };
 }
 
@@ -74,7 +74,7 @@ function LobbyCard({ bot, details }) {
     <p class="truncate">${details ? html`<${OutsideLink} href=${details.meeting_url} />` : html`<span class="quiet">…</span>`}</p>
     ${details?.reason && html`<p class="quiet break">${details.reason}</p>`}
     <div class="spread lobby-end">
-      <span>${details?.deadline_at ? html`<span class="quiet">Gives up in</span> <${Countdown} to=${details.deadline_at} warnMs=${120_000} />` : html`<span class="quiet mono">${bot.slot ?? ""}</span>`}</span>
+      <span>${details?.deadline_at ? html`<${Countdown} to=${details.deadline_at} warnMs=${120_000} before="Gives up in" />` : html`<span class="quiet mono">${bot.slot ?? ""}</span>`}</span>
       <${ActionButton}
         small danger label="Stop" describe=${name} method="DELETE" path=${`/admin/bots/${bot.id}`} cli=${`greenroom bots stop ${bot.id}`} done="The bot was asked to leave"
         confirm=${{ title: "Stop this bot?", text: `${name} leaves its meeting. This cannot be undone.`, button: "Stop the bot", danger: true }}
@@ -99,7 +99,7 @@ export function LobbyPanel() {
                 <a class="truncate" href=${link(`/bots/${bot.id}`)}>${known?.bot_display_name ?? html`<span class="mono">…${shortId(bot.id)}</span>`}</a>
                 <span class="quiet truncate">${known ? html`<${OutsideLink} href=${known.meeting_url} />` : bot.slot}</span>
               </span>
-              <span class="row-end"><${Elapsed} from=${bot.since} />${known?.deadline_at && html`<span class="quiet">of which <${Countdown} to=${known.deadline_at} /> left</span>`}</span>
+              <span class="row-end"><${Elapsed} from=${bot.since} />${known?.deadline_at && html`<span class="row-note"><${Countdown} to=${known.deadline_at} after="left" /></span>`}</span>
             </li>`;
           })}
         </ul>`}

@@ -63,7 +63,7 @@ function BotNumbers() {
     <p class="number-value">${loaded ? number(sum(counts)) : "–"}</p>
     <ul class="number-parts">
       ${present.length === 0 && loaded ? html`<li class="quiet">No bot runs now.</li>` : null}
-      ${present.map((status) => html`<li key=${status}><a href=${link("/bots", { status })}><${StatusMark} status=${status} short /> ${number(counts[status])} ${statusLabel(status).toLowerCase()}</a></li>`)}
+      ${present.map((status) => html`<li key=${status}><a href=${link("/bots", { status })}><${StatusMark} status=${status} short /> ${number(counts[status])} ${status === "needs_help" && counts[status] > 1 ? "need help" : statusLabel(status).toLowerCase()}</a></li>`)}
     </ul>
   </div>`;
 }
@@ -76,7 +76,7 @@ function QueueNumbers() {
     <h2><a href=${link("/queue")}>Queued</a></h2>
     <p class="number-value">${loaded ? number(queue.length) : "–"}</p>
     ${queue.length > 0
-      ? html`<p class="number-note">Longest wait <${Elapsed} from=${oldest} /></p><p class="number-note">First gives up in <${Countdown} to=${next} /></p>`
+      ? html`<p class="number-note"><span class="quiet">Longest wait</span> <${Elapsed} from=${oldest} /></p><p class="number-note"><${Countdown} to=${next} before="First gives up in" /></p>`
       : html`<p class="number-note quiet">No bot waits for a slot.</p>`}
   </div>`;
 }

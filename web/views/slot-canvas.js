@@ -308,6 +308,7 @@ function drawState(context, size, status, hot, style) {
   }
   if (!hot || status === "error" || status === "draining" || status === "creating") return;
   context.fillStyle = style.getPropertyValue(status === "busy" ? "--raised" : "--slot-hot");
+  context.globalAlpha = status === "busy" ? 0.55 : 1;
   context.beginPath();
   context.arc(middle, middle, Math.max(1, size / 6), 0, 2 * Math.PI);
   context.fill();

@@ -37,33 +37,32 @@ export function matches(slot, filter) {
   return filter.text === "" || slot.name.includes(filter.text) || Boolean(slot.bot_id?.includes(filter.text));
 }
 
-/**
- * Fields for pool and text, and a button for each status, which is also the legend of the cells.
- * @param {{filter: SlotFilterValue, text: string}} props
- */
+/** A button for each status, which is also the legend of the cells. @param {{filter: SlotFilterValue}} props */
+export function SlotLegend({ filter }) {
+  const { counts, hot } = useFleet((live) => ({ counts: live.slotCounts, hot: live.hotIdle }));
+  const entries = SLOT_STATUSES.map((status) => ({ status, look: `s-${status}`, label: statusLabel(status), n: counts[status] ?? 0 }));
+  entries.splice(2, 0, { status: HOT, look: "s-idle hot", label: "Idle and hot", n: hot });
+  return html`<ul class="legend" aria-label="Show only slots with a status">
+    ${entries.map(
+      ({ status, look, label, n }) => html`<li key=${status}>
+        <button type="button" class="legend-item" aria-pressed=${filter.status === status} onClick=${() => setQuery({ status: filter.status === status ? "" : status })}>
+          <span class=${`cell ${look}`} aria-hidden="true"></span>${label} <span class="quiet num">${number(n)}</span>
+        </button>
+      </li>`,
+    )}
+  </ul>`;
+}
+
+/** Fields for pool and text. @param {{filter: SlotFilterValue, text: string}} props */
 export function SlotFilter({ filter, text }) {
-  const { pools, counts, hot } = useFleet((live) => ({ pools: live.pools, counts: live.slotCounts, hot: live.hotIdle }));
-  const entries = [...SLOT_STATUSES.map((status) => ({ status, label: statusLabel(status), n: counts[status] ?? 0 })), { status: HOT, label: "Idle and hot", n: hot }];
-  const order = ["busy", HOT, "idle", "creating", "draining", "error"];
-  entries.sort((a, b) => order.indexOf(a.status) - order.indexOf(b.status));
-  return html`<div class="slot-filter">
-    <ul class="legend" aria-label="Filter by status">
-      ${entries.map(
-        ({ status, label, n }) => html`<li key=${status}>
-          <button type="button" class="legend-item" aria-pressed=${filter.status === status} onClick=${() => setQuery({ status: filter.status === status ? "" : status })}>
-            <span class=${`cell ${status === HOT ? "s-idle hot" : `s-${status}`}`} aria-hidden="true"></span>${label} <span class="quiet num">${number(n)}</span>
-          </button>
-        </li>`,
-      )}
-    </ul>
-    <div class="filters">
-      ${pools.length > 1 &&
-      html`<select aria-label="Pool" value=${filter.pool} onChange=${(/** @type {any} */ event) => setQuery({ pool: event.target.value })}>
-        <option value="">All pools</option>
-        ${pools.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}
-      </select>`}
-      <input type="search" aria-label="Filter slots by name or bot" placeholder="Slot or bot" value=${text} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
-      ${isFiltering(filter) && html`<button type="button" class="small plain" onClick=${() => setQuery({ pool: "", status: "", q: "" })}>Clear</button>`}
-    </div>
+  const pools = useFleet((live) => live.pools);
+  return html`<div class="filters" role="group" aria-label="Filter slots">
+    ${isFiltering(filter) && html`<button type="button" class="small plain" onClick=${() => setQuery({ pool: "", status: "", q: "" })}>Clear</button>`}
+    ${pools.length > 1 &&
+    html`<select aria-label="Pool" value=${filter.pool} onChange=${(/** @type {any} */ event) => setQuery({ pool: event.target.value })}>
+      <option value="">All pools</option>
+      ${pools.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}
+    </select>`}
+    <input type="search" aria-label="Name of a slot, or id of a bot" placeholder="Slot or bot" value=${text} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
   </div>`;
 }

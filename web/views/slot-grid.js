@@ -9,7 +9,7 @@ import { Empty, Loading, Panel } from "../components/ui.js";
 import { SlotCanvas } from "./slot-canvas.js";
 import { SlotCard } from "./slot-card.js";
 import { SlotCells } from "./slot-cells.js";
-import { SlotFilter, readFilter } from "./slot-filter.js";
+import { SlotFilter, SlotLegend, readFilter } from "./slot-filter.js";
 import { SlotTable } from "./slot-table.js";
 
 /** @typedef {import("./slot-filter.js").SlotFilterValue} SlotFilterValue */
@@ -26,8 +26,8 @@ export function SlotGrid({ query }) {
   const large = useRef(false);
   large.current = total > (large.current ? MOST_ELEMENTS * 0.9 : MOST_ELEMENTS);
   const view = large.current ? CanvasGroups : ElementGroups;
-  return html`<${Panel} title=${html`Slots <span class="quiet num">${loaded ? number(total) : ""}</span>`} class="slots-panel" actions=${html`<a href=${link("/slots", { pool: filter.pool, status: filter.status === "hot" ? "idle" : filter.status })}>Open as a list</a>`}>
-    <${SlotFilter} filter=${filter} text=${query.q ?? ""} />
+  return html`<${Panel} title=${html`Slots <span class="quiet num">${loaded ? number(total) : ""}</span>`} class="slots-panel" actions=${html`<${SlotFilter} filter=${filter} text=${query.q ?? ""} />`}>
+    <${SlotLegend} filter=${filter} />
     ${!loaded
       ? html`<${Loading} />`
       : pools.length === 0
