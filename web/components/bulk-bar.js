@@ -37,7 +37,8 @@ export function BulkBar({ noun, selection, actions, onDone }) {
     const results = answer?.results ?? [];
     const bad = results.filter((result) => result.error);
     setFailed(bad.map((result) => ({ name: result.bot_id ?? result.name, detail: result.error.detail })));
-    toast(`${count(results.length - bad.length, noun)} ${action.done}.${bad.length > 0 ? ` ${bad.length} failed.` : ""}`);
+    const good = results.length - bad.length;
+    toast([good > 0 && `${count(good, noun)} ${action.done}.`, bad.length > 0 && `${count(bad.length, noun)} failed.`].filter(Boolean).join(" "));
     selection.clear();
     onDone();
   };

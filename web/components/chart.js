@@ -60,8 +60,9 @@ export function Chart(props) {
 
   return html`
     <div class="chart">
-      <${Legend} series=${series} index=${index} times=${times} format=${format} />
+      <${Legend} series=${series} index=${index} format=${format} />
       <div class="chart-plot" ref=${place} aria-hidden="true"></div>
+      ${index !== null && times[index] !== undefined && html`<p class="chart-at">${both.format(new Date(times[index] * 1000))}</p>`}
       <${NumberTable} title=${title} times=${times} series=${series} format=${format} />
     </div>`;
 }
@@ -133,9 +134,9 @@ function optionsOf(latest, width, setIndex) {
  */
 function lineOf({ color }, shape) {
   const paint = token(color);
-  if (shape === "lines") return { stroke: paint, width: 2, points: { show: false } };
+  if (shape === "lines") return { stroke: paint, width: 1.5, points: { size: 5, fill: paint, stroke: paint } };
   const paths = shape === "bars" ? uPlot.paths.bars?.({ size: [0.86, 40], align: 1 }) : uPlot.paths.stepped?.({ align: 1 });
-  return { fill: paint, stroke: shape === "bars" ? undefined : paint, width: shape === "bars" ? 0 : 1, paths, points: { show: false } };
+  return { fill: paint, width: 0, paths, points: { show: false } };
 }
 
 /** @param {string} name */
@@ -169,10 +170,15 @@ function useDarkTheme() {
   return isDark;
 }
 
-/** @param {{series: Series[], index: number | null, times: number[], format: (value: number) => string}} props */
-function Legend({ series, index, times, format }) {
+/**
+ * The names of the values, and the values at the pointer. Their place is kept free, so that nothing moves.
+ *
+ * @param {{series: Series[], index: number | null, format: (value: number) => string}} props
+ */
+function Legend({ series, index, format }) {
   const value = (/** @type {Series} */ one) => {
     const found = index === null ? null : one.values[index];
+    if (index === null) return "";
     return found === null || found === undefined ? "–" : format(found);
   };
   return html`
@@ -180,9 +186,8 @@ function Legend({ series, index, times, format }) {
       ${series.map((one) => html`
         <span key=${one.label} class="chart-key">
           <span class="chart-swatch" style=${{ background: `var(${one.color})` }}></span>
-          ${one.label}${index !== null && html` <b>${value(one)}</b>`}
+          ${one.label} <b>${value(one)}</b>
         </span>`)}
-      ${index !== null && times[index] !== undefined && html`<span class="chart-at">${both.format(new Date(times[index] * 1000))}</span>`}
     </div>`;
 }
 

@@ -22,13 +22,14 @@ export function BotLog({ path, isOver }) {
   if (lines.length === 0) {
     return html`<p class="quiet">${isOver ? "The bot printed nothing." : "The bot has printed nothing yet."}</p>`;
   }
+  const hasTimes = lines.some((line) => line.at);
   return html`
     <div class="reader">
       <div class="reader-box log" ref=${box} onScroll=${onScroll} tabindex="0" role="region" aria-label="Lines of the log">
         ${log.data.truncated && html`<p class="quiet">Earlier lines are not kept.</p>`}
-        <ol>
+        <ol class=${hasTimes ? "has-times" : ""}>
           ${lines.map((line, number) => html`
-            <li key=${number}><span class="log-time">${line.at ? time(line.at) : ""}</span><span class="log-text">${line.text}</span></li>`)}
+            <li key=${number}>${hasTimes && html`<span class="log-time">${line.at ? time(line.at) : ""}</span>`}<span class="log-text">${line.text}</span></li>`)}
         </ol>
       </div>
       ${!isAtEnd && html`<button type="button" class="small reader-end" onClick=${toEnd}>Go to the newest</button>`}

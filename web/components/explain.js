@@ -2,8 +2,10 @@
 
 import { html } from "../lib/html.js";
 import { time } from "../lib/format.js";
+import { Facts } from "./page-parts.js";
 import { Countdown, Loading, Panel, ProblemNote } from "./ui.js";
 
+/** @type {Record<string, string>} */
 const PROVIDER_WORDS = {
   running: "runs",
   unhealthy: "runs, and is not healthy",
@@ -14,6 +16,7 @@ const PROVIDER_WORDS = {
   not_configured: "is not configured",
 };
 
+/** @type {Record<string, string>} */
 const FAULTS = {
   host: "The people in the meeting: they did not admit the bot, or they removed it.",
   bot: "The program of the bot.",
@@ -22,6 +25,7 @@ const FAULTS = {
   none: "Nobody: the bot ended as planned.",
 };
 
+/** @type {Record<string, string>} */
 const REASONS = {
   finished: "The meeting was over, or the bot had nothing more to do.",
   stopped: "It was asked to leave.",
@@ -41,61 +45,59 @@ const REASONS = {
  * @param {object} props
  * @param {string} props.title
  * @param {import("./load.js").Loaded<import("../lib/types.js").Explanation>} props.loaded
+ * @param {import("../lib/types.js").Bot} [props.bot] its end and its error are explained too
  */
-export function Explain({ title, loaded }) {
+export function Explain({ title, loaded, bot }) {
   const { data, problem, reload } = loaded;
-  if (!data) {
-    return html`<${Panel} title=${title}>${problem ? html`<${ProblemNote} problem=${problem} onRetry=${reload} />` : html`<${Loading} />`}<//>`;
-  }
+  const isBad = bot ? bot.status === "failed" || bot.status === "needs_help" : data?.status === "error";
+  const facts = [...(bot ? endFacts(bot) : []), ...(data ? waitFacts(data) : [])];
   return html`
-    <${Panel} title=${title}>
-      <div class="explain">
-        <p class="explain-summary">${data.summary}</p>
-        ${data.waiting_for && html`
-          <p>
-            <span class="explain-label">Waits for</span> ${data.waiting_for}
-            ${data.until && html`<span class="quiet">, until ${time(data.until)} (<${Countdown} to=${data.until} />)</span>`}
-          </p>`}
-        ${data.advice && html`<p class="explain-advice"><span class="explain-label">What to do</span> ${data.advice}</p>`}
-        <${ProviderNote} provider=${data.provider} />
-      </div>
+    <${Panel} title=${title} class=${isBad ? "why is-bad" : "why"}>
+      ${!data && (problem ? html`<${ProblemNote} problem=${problem} onRetry=${reload} />` : html`<${Loading} />`)}
+      ${data && html`<p class="why-summary"><${Words} text=${data.summary} /></p>`}
+      <${Facts} facts=${facts} />
+      ${data && data.provider.last_lines.length > 0 && html`
+        <details class="why-lines">
+          <summary>Last lines of its output (${data.provider.last_lines.length})</summary>
+          <pre tabindex="0">${data.provider.last_lines.join("\n")}</pre>
+        </details>`}
     <//>`;
-}
-
-/** @param {{provider: import("../lib/types.js").Explanation["provider"]}} props */
-function ProviderNote({ provider }) {
-  if (!provider || (!provider.status && !provider.message && provider.last_lines.length === 0)) return null;
-  return html`
-    ${(provider.status || provider.message) && html`
-      <p>
-        <span class="explain-label">Provider</span>
-        ${provider.status ? ` It ${PROVIDER_WORDS[provider.status] ?? provider.status}.` : ""}
-        ${provider.message ? html` <span class="explain-message">${provider.message}</span>` : ""}
-      </p>`}
-    ${provider.last_lines.length > 0 && html`
-      <details class="explain-lines">
-        <summary>Last lines of its output (${provider.last_lines.length})</summary>
-        <pre tabindex="0">${provider.last_lines.join("\n")}</pre>
-      </details>`}`;
 }
 
 /**
  * How a bot ended, and whose fault it was.
  *
- * @param {{bot: import("../lib/types.js").Bot}} props
+ * @param {import("../lib/types.js").Bot} bot
+ * @returns {[string, any][]}
  */
-export function EndNote({ bot }) {
+export function endFacts(bot) {
   const isOver = bot.status === "completed" || bot.status === "failed";
-  const words = isOver && bot.reason ? REASONS[/** @type {keyof typeof REASONS} */ (bot.reason)] : null;
-  if (!bot.error && !isOver) return null;
-  return html`
-    <section class=${`end-note${bot.error ? " is-problem" : ""}`} aria-label=${isOver ? "How it ended" : "Last error"}>
-      ${isOver && html`
-        <p class="end-title">
-          ${bot.status === "failed" ? "Failed" : "Completed"}${bot.reason ? html`: <code>${bot.reason}</code>` : ""}
-        </p>`}
-      ${words && html`<p>${words}</p>`}
-      ${bot.error && html`<p class="end-error">${bot.error}</p>`}
-      ${isOver && bot.fault && html`<p><span class="explain-label">Cause</span> ${FAULTS[bot.fault] ?? bot.fault}</p>`}
-    </section>`;
+  return [
+    [isOver ? "Error" : "Last error", bot.error && html`<span class="why-error">${bot.error}</span>`],
+    ["Reason", isOver && bot.reason && html`<code>${bot.reason}</code> ${REASONS[bot.reason] ?? ""}`],
+    ["Cause", isOver && bot.fault && (FAULTS[bot.fault] ?? bot.fault)],
+  ];
+}
+
+/**
+ * @param {import("../lib/types.js").Explanation} data
+ * @returns {[string, any][]}
+ */
+function waitFacts({ waiting_for, until, advice, provider }) {
+  const state = provider.status && `It ${PROVIDER_WORDS[provider.status] ?? provider.status}.`;
+  return [
+    ["Waits for", waiting_for],
+    ["At the latest", until && html`${time(until)} <span class="quiet">in <${Countdown} to=${until} /></span>`],
+    ["What to do", advice && html`<strong class="why-advice"><${Words} text=${advice} /></strong>`],
+    ["Provider", (state || provider.message) && html`${state} ${provider.message}`],
+  ];
+}
+
+/**
+ * A sentence of the server. What it puts between backticks is a call or a command.
+ *
+ * @param {{text: string}} props
+ */
+function Words({ text }) {
+  return text.split("`").map((part, number) => (number % 2 === 1 ? html`<code>${part}</code>` : part));
 }

@@ -3,6 +3,7 @@
 import { html } from "../lib/html.js";
 import { shortId } from "../lib/format.js";
 import { link } from "../lib/router.js";
+import { Loading, ProblemNote } from "./ui.js";
 
 /**
  * The head of a page: where it belongs, its name, its state, and what can be done.
@@ -23,6 +24,19 @@ export function PageHead({ parent, title, note, actions }) {
       </div>
       ${actions && html`<div class="page-actions">${actions}</div>`}
     </header>`;
+}
+
+/**
+ * A page whose data has not come yet, or did not come.
+ *
+ * @param {{title: string, loaded: import("./load.js").Loaded<any>}} props
+ */
+export function Waiting({ title, loaded }) {
+  return html`
+    <div class="page">
+      <h1 class="unseen">${title}</h1>
+      ${loaded.problem ? html`<${ProblemNote} problem=${loaded.problem} onRetry=${loaded.reload} />` : html`<${Loading} />`}
+    </div>`;
 }
 
 /**

@@ -56,15 +56,17 @@ export function Timeline({ events, steps }) {
   const last = stays.at(-1);
   const isOver = !last || isEnd(last.status);
   const now = useNow(isOver ? 3_600_000 : 1000);
-  if (!last) return html`<p class="quiet">No status yet.</p>`;
+  if (!last) return html`<p class="timeline-strip quiet">No status yet.</p>`;
 
   const first = stays[0];
   const end = isOver ? last.from : Math.max(now, last.from);
   const total = Math.max(1, end - first.from);
   const hasMedian = stays.some((stay) => stay.median !== null);
   return html`
-    <${Strip} stays=${stays} end=${end} total=${total} />
-    <p class="strip-legend"><span>${time(first.at)}</span><span>${duration(total)} ${isOver ? "in total" : "so far"}</span></p>
+    <div class="timeline-strip">
+      <${Strip} stays=${stays} end=${end} total=${total} />
+      <p class="strip-legend"><span>${time(first.at)}</span><span>${duration(total)} ${isOver ? "in total" : "so far"}</span></p>
+    </div>
     <div class="table-wrap">
       <table class="timeline">
         <caption class="unseen">Statuses of the bot, oldest first</caption>
@@ -107,10 +109,12 @@ function StayRow({ stay, now }) {
   const took = isLast ? (isEnd(stay.status) ? null : Math.max(0, now - stay.from)) : /** @type {number} */ (stay.to) - stay.from;
   const isSlow = took !== null && stay.median !== null && took > stay.median * SLOW && took - stay.median > SLOW_MS_MIN && stay.status !== "active";
   return html`
-    <tr class=${isLast ? "is-current" : ""}>
-      <th scope="row" class="cell-head">
-        <${StatusMark} status=${stay.status} kind="bot" />
-        ${stay.reason && html` <span class="quiet">${stay.reason}</span>`}
+    <tr class=${isLast && took !== null ? "is-current" : ""}>
+      <th scope="row">
+        <span class="row">
+          <${StatusMark} status=${stay.status} kind="bot" />
+          ${stay.reason && html`<span class="quiet">${stay.reason}</span>`}
+        </span>
       </th>
       <td class="from-2">${time(stay.at)}</td>
       <td class="right">
@@ -138,6 +142,7 @@ function Compare({ took, median, isSlow }) {
     </span>`;
 }
 
+/** @type {Record<string, string>} */
 const KINDS = {
   created: "Requested",
   assigned: "Got a slot",
@@ -148,6 +153,7 @@ const KINDS = {
   warning: "Warning",
 };
 
+/** @type {Record<string, string>} */
 const ACTORS = { user: "the user", bot: "the bot", operator: "an operator", greenroom: "Greenroom", keeper: "a keeper" };
 
 /**
@@ -162,9 +168,9 @@ export function EventList({ events }) {
       ${[...events].reverse().map((event) => html`
         <li key=${event.id}>
           <time dateTime=${event.at}>${time(event.at)}</time>
-          <span class="event-what">
+          <span class="event-what row">
             ${event.to ? html`<${StatusMark} status=${event.to} kind="bot" />` : KINDS[event.kind] ?? event.kind}
-            ${event.reason && html` <span class="event-reason">${event.reason}</span>`}
+            ${event.reason && html`<span class="event-reason">${event.reason}</span>`}
           </span>
           <span class="quiet">by ${ACTORS[event.actor] ?? event.actor}</span>
         </li>`)}

@@ -87,20 +87,23 @@ export function useStayAtEnd(content) {
 /** @param {{path: string, isOver: boolean}} props */
 export function Transcript({ path, isOver }) {
   const { segments, problem, reload } = useSegments(path, isOver);
-  const [isWhole, setWhole] = useState(false);
+  // Where the shown part begins. It stays there when words are added, so that nothing moves under the reader's eyes.
+  const [start, setStart] = useState(/** @type {number | null} */ (null));
+  const count = segments?.length ?? 0;
+  useEffect(() => setStart(segments ? (old) => old ?? Math.max(0, segments.length - SHOWN_FIRST) : null), [segments === null]);
+  const from = start ?? Math.max(0, count - SHOWN_FIRST);
   const { box, isAtEnd, toEnd, onScroll } = useStayAtEnd(segments);
-  const shown = useMemo(() => (segments ? turnsOf(isWhole ? segments : segments.slice(-SHOWN_FIRST)) : []), [segments, isWhole]);
+  const shown = useMemo(() => (segments ? turnsOf(segments.slice(from)) : []), [segments, from]);
 
   if (!segments) return problem ? html`<${ProblemNote} problem=${problem} onRetry=${() => reload()} />` : html`<${Loading} />`;
   if (segments.length === 0) {
     return html`<p class="quiet">${isOver ? "The bot sent no transcript." : "No words yet. They appear here when the bot sends them."}</p>`;
   }
-  const hidden = isWhole ? 0 : Math.max(0, segments.length - SHOWN_FIRST);
   return html`
     ${problem && html`<${ProblemNote} problem=${problem} onRetry=${() => reload()} />`}
     <div class="reader">
       <div class="reader-box transcript" ref=${box} onScroll=${onScroll} tabindex="0" role="region" aria-label="Words of the transcript">
-        ${hidden > 0 && html`<button type="button" class="small" onClick=${() => setWhole(true)}>Show ${hidden} earlier segments</button>`}
+        ${from > 0 && html`<button type="button" class="small" onClick=${() => setStart(0)}>Show ${from} earlier segments</button>`}
         <ol>
           ${shown.map((turn) => html`
             <li key=${turn.key}>

@@ -8,9 +8,9 @@ import { link } from "../lib/router.js";
 import { base, useSession } from "../lib/session.js";
 import { ActionButton } from "../components/action.js";
 import { BotLog, Screenshot } from "../components/evidence.js";
-import { EndNote, Explain } from "../components/explain.js";
+import { Explain } from "../components/explain.js";
 import { useLoad, useOnBotChange, withQuery } from "../components/load.js";
-import { Facts, PageHead, PoolLink, SlotLink } from "../components/page-parts.js";
+import { Facts, PageHead, PoolLink, SlotLink, Waiting } from "../components/page-parts.js";
 import { EventList, Timeline } from "../components/timeline.js";
 import { Transcript } from "../components/transcript.js";
 import { Copyable, Countdown, Empty, Loading, OutsideLink, Panel, ProblemNote, StatusMark } from "../components/ui.js";
@@ -41,40 +41,39 @@ export function BotPage({ params }) {
   useEffect(() => setOver(bot ? ENDED.includes(bot.status) : false), [bot?.status]);
 
   if (!bot) {
-    if (!one.problem) return html`<${Loading} />`;
-    if (one.problem.status !== 404) return html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`;
+    if (one.problem?.status !== 404) return html`<${Waiting} title="Bot" loaded=${one} />`;
     return html`
-    <div class="page">
+      <div class="page">
         <${PageHead} parent=${{ label: "Bots", href: link("/bots") }} title="No such bot" />
         <${Empty} title="There is no bot with this id">
           <p>It may have been deleted. <a href=${link("/bots")}>See all bots</a>, or <a href=${link("/search", { q: id })}>search for ${id}</a>.</p>
-        <//>`;
+        <//>
+      </div>`;
   }
 
   const isOperator = session?.kind === "operator";
   const shown = { ...bot, status: /** @type {Bot["status"]} */ (live && !isOver ? live.status : bot.status) };
+  const since = isOver ? bot.end_time ?? bot.status_since : live?.since ?? bot.status_since ?? explanation.data?.since;
   const steps = explanation.data?.steps ?? [];
   return html`
-      <div class="page">
-        <${BotHead} bot=${shown} path=${path} until=${explanation.data?.until} onDone=${reloadAll} />
-        ${one.problem && html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`}
-        <${EndNote} bot=${shown} />
-        <div class="page-columns">
-          <div class="page-main">
-            <${Explain} title="Why" loaded=${explanation} />
-            <${Panel} title="Time line">
-              ${events.data ? html`<${Timeline} events=${events.data} steps=${steps} />`
-                : events.problem ? html`<${ProblemNote} problem=${events.problem} onRetry=${events.reload} />` : html`<${Loading} />`}
-            <//>
-            <${Panel} title="Transcript"><${Transcript} path=${`${path}/transcript`} isOver=${isOver} /><//>
-            <${Panel} title="Last lines of its log"><${BotLog} path=${`${path}/logs`} isOver=${isOver} /><//>
-          </div>
-          <div class="page-side">
-            <${Panel} title="Facts"><${BotFacts} bot=${shown} isOperator=${isOperator} /><//>
-            ${isOperator && html`<${Panel} title="Last screenshot"><${Screenshot} path=${`${path}/screenshot`} isOver=${isOver} /><//>`}
-            <${Panel} title="Configuration"><${ConfigEditor} bot=${shown} path=${path} isOver=${isOver} onDone=${reloadAll} /><//>
-            <${Panel} title="Events">${events.data ? html`<${EventList} events=${events.data} />` : html`<${Loading} />`}<//>
-          </div>
+    <div class="page">
+      <${BotHead} bot=${shown} path=${path} since=${since} until=${bot.deadline_at ?? explanation.data?.until} onDone=${reloadAll} />
+      ${one.problem && html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`}
+      <div class="page-columns">
+        <div class="page-main">
+          <${Explain} title="Why" loaded=${explanation} bot=${shown} />
+          <${Panel} title="Time line" flush=${true}>
+            ${events.data ? html`<${Timeline} events=${events.data} steps=${steps} />`
+              : events.problem ? html`<${ProblemNote} problem=${events.problem} onRetry=${events.reload} />` : html`<${Loading} />`}
+          <//>
+          <${Panel} title="Transcript"><${Transcript} path=${`${path}/transcript`} isOver=${isOver} /><//>
+          <${Panel} title="Last lines of its log"><${BotLog} path=${`${path}/logs`} isOver=${isOver} /><//>
+        </div>
+        <div class="page-side">
+          <${Panel} title="Facts"><${BotFacts} bot=${shown} isOperator=${isOperator} /><//>
+          ${isOperator && html`<${Panel} title="Last screenshot"><${Screenshot} path=${`${path}/screenshot`} isOver=${isOver} /><//>`}
+          <${Panel} title="Configuration"><${ConfigEditor} bot=${shown} path=${path} isOver=${isOver} onDone=${reloadAll} /><//>
+          <${Panel} title="Events">${events.data ? html`<${EventList} events=${events.data} />` : html`<${Loading} />`}<//>
         </div>
       </div>
     </div>`;
@@ -97,16 +96,30 @@ async function readEvents(path) {
   return events;
 }
 
-/** @param {{bot: Bot, path: string, until: string | null | undefined, onDone: () => void}} props */
-function BotHead({ bot, path, until, onDone }) {
+/**
+ * What the deadline of a status is for.
+ *
+ * @type {Record<string, string>}
+ */
+const DEADLINES = {
+  scheduled: "gets its slot in",
+  queued: "leaves the queue in",
+  deploying: "must have started in",
+  starting: "must be in the meeting in",
+  awaiting_admission: "must be admitted in",
+  needs_help: "must be helped in",
+  active: "next heartbeat within",
+  stopping: "is ended in",
+};
+
+/** @param {{bot: Bot, path: string, since: string | number | null | undefined, until: string | null | undefined, onDone: () => void}} props */
+function BotHead({ bot, path, since, until, onDone }) {
   useNow(1000);
   const isOver = ENDED.includes(bot.status);
-  const since = bot.status_since ?? (isOver ? bot.end_time : null);
-  const deadline = isOver ? null : bot.deadline_at ?? until;
   const note = html`
     <${StatusMark} status=${bot.status} kind="bot" />
     ${since && html`<span class="quiet">${ago(since)}</span>`}
-    ${deadline && html`<span class="page-deadline">deadline in <${Countdown} to=${deadline} /></span>`}
+    ${until && !isOver && html`<span>${DEADLINES[bot.status] ?? "deadline in"} <${Countdown} to=${until} /></span>`}
     ${bot.queue_position && html`<span>position ${bot.queue_position} in the queue</span>`}
     ${bot.estimated_wait_ms != null && html`<span class="quiet">about ${duration(bot.estimated_wait_ms)} to wait</span>`}
     <${OutsideLink} href=${bot.meeting_url}>${statusLabel(bot.platform)} ${bot.native_meeting_id}<//>`;

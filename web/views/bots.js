@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { ENDED, ago, count, statusLabel, time, useNow } from "../lib/format.js";
+import { ENDED, ago, count, lasted, shortId, statusLabel, time, useNow } from "../lib/format.js";
 import { link, setQuery } from "../lib/router.js";
 import { base, useSession } from "../lib/session.js";
 import { BulkBar } from "../components/bulk-bar.js";
@@ -44,7 +44,7 @@ export function BotsPage({ query }) {
 
   return html`
     <div class="page">
-      <${PageHead} title="Bots" actions=${html`<a class="button primary" href=${link("/start")}>Start a bot</a>`} />
+      <${PageHead} title="Bots" />
       <form class="filters" role="search" aria-label="Filter the bots" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
         <${SelectField} label="Status" value=${status} options=${options("All statuses", STATUSES)} onChange=${(/** @type {string} */ value) => setQuery({ status: value })} />
         <${SelectField} label="Platform" value=${platform} options=${options("All platforms", PLATFORMS)} onChange=${(/** @type {string} */ value) => setQuery({ platform: value })} />
@@ -76,20 +76,21 @@ export function BotsPage({ query }) {
  * @param {boolean} props.isOperator
  * @param {import("../components/table.js").Selection} [props.selection]
  * @param {string} [props.caption]
+ * @param {boolean} [props.isFramed]
  */
-export function BotTable({ rows, isOperator, selection, caption = "Bots, newest first" }) {
+export function BotTable({ rows, isOperator, selection, caption = "Bots, newest first", isFramed = true }) {
   /** @type {import("../components/table.js").Column<Bot>[]} */
   const columns = [
-    { title: "Bot", head: true, cell: (bot) => html`<${BotLink} id=${bot.id}>${bot.bot_display_name || html`<span class="id">${bot.id.slice(-8)}</span>`}<//>` },
+    { title: "Bot", head: true, cell: (bot) => html`<${BotLink} id=${bot.id}>${bot.bot_display_name || "Bot"}<//> <span class="id quiet">${shortId(bot.id)}</span>` },
     { title: "Status", cell: (bot) => html`<${LiveStatus} bot=${bot} />` },
-    { title: "Since", number: true, from: 2, cell: (bot) => html`<${Since} bot=${bot} />` },
+    { title: "For", number: true, from: 2, cell: (bot) => html`<${Since} bot=${bot} />` },
     { title: "Meeting", from: 2, cell: (bot) => html`<${OutsideLink} href=${bot.meeting_url}>${bot.native_meeting_id}<//>` },
     { title: "Platform", from: 3, cell: (bot) => statusLabel(bot.platform) },
     { title: "Slot", from: 3, cell: (bot) => (isOperator ? html`<${SlotLink} name=${bot.slot} />` : bot.slot ?? "") },
     { title: "Requested", number: true, from: 3, cell: (bot) => time(bot.created_at) },
   ];
-  return html`<${Table} caption=${caption} columns=${columns} rows=${rows} keyOf=${(/** @type {Bot} */ bot) => bot.id}
-    nameOf=${(/** @type {Bot} */ bot) => `${bot.bot_display_name || "the bot"} ${bot.id.slice(-8)}`} selection=${selection} />`;
+  return html`<${Table} caption=${caption} columns=${columns} rows=${rows} isFramed=${isFramed} keyOf=${(/** @type {Bot} */ bot) => bot.id}
+    nameOf=${(/** @type {Bot} */ bot) => `${bot.bot_display_name || "the bot"} ${shortId(bot.id)}`} selection=${selection} />`;
 }
 
 /** @param {{bot: Bot}} props */
@@ -97,8 +98,10 @@ function LiveStatus({ bot }) {
   const live = useFleet((fleet) => fleet.bots.get(bot.id)?.status);
   const isOver = ENDED.includes(bot.status);
   return html`
-    <${StatusMark} status=${isOver ? bot.status : live ?? bot.status} kind="bot" />
-    ${isOver && bot.reason && html` <span class="quiet">${bot.reason}</span>`}`;
+    <span class="row">
+      <${StatusMark} status=${isOver ? bot.status : live ?? bot.status} kind="bot" />
+      ${isOver && bot.reason && html`<span class="quiet">${bot.reason}</span>`}
+    </span>`;
 }
 
 /** @param {{bot: Bot}} props */
@@ -106,7 +109,8 @@ function Since({ bot }) {
   useNow(1000);
   const live = useFleet((fleet) => fleet.bots.get(bot.id)?.since);
   const since = ENDED.includes(bot.status) ? bot.end_time ?? bot.status_since : live ?? bot.status_since;
-  return since ? ago(since) : "";
+  if (!since) return "";
+  return ENDED.includes(bot.status) ? ago(since) : lasted(since);
 }
 
 /** @param {{isFiltered: boolean, searched: number, hasMore: boolean}} props */

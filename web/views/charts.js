@@ -129,8 +129,8 @@ function chartsOf({ points, step }, range) {
 
   const requests = [summed("Requests", "--chart-1", pick((point) => point.requests))];
   const waits = [
-    raw("Half wait at most (p50)", "--chart-1", pick((point) => point.waits?.p50_ms)),
-    raw("95 of 100 wait at most (p95)", "--chart-3", pick((point) => point.waits?.p95_ms)),
+    raw("p50: half wait less", "--chart-1", pick((point) => point.waits?.p50_ms)),
+    raw("p95: one in 20 waits longer", "--chart-3", pick((point) => point.waits?.p95_ms)),
   ];
   const starts = [
     summed("Hot", "--chart-1", pick((point) => point.starts?.hot)),

@@ -5,11 +5,11 @@ import { call } from "../lib/api.js";
 import { ENDED, bytes, count, duration, statusLabel } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { ActionButton } from "../components/action.js";
-import { EndNote } from "../components/explain.js";
+import { endFacts } from "../components/explain.js";
 import { useLoad } from "../components/load.js";
-import { BotLink, Facts, PageHead } from "../components/page-parts.js";
+import { BotLink, Facts, PageHead, Waiting } from "../components/page-parts.js";
 import { Timeline } from "../components/timeline.js";
-import { Empty, Loading, Panel, ProblemNote } from "../components/ui.js";
+import { Empty, Panel, ProblemNote } from "../components/ui.js";
 import { ProviderState, SlotBar } from "./pools.js";
 import { SlotList } from "./slots.js";
 
@@ -30,36 +30,35 @@ export function PoolPage({ params }) {
   useEffect(() => setProbe(null), [name]);
 
   if (!pool) {
-    if (!one.problem) return html`<${Loading} />`;
-    if (one.problem.status !== 404) return html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`;
+    if (one.problem?.status !== 404) return html`<${Waiting} title=${name} loaded=${one} />`;
     return html`
-    <div class="page">
+      <div class="page">
         <${PageHead} parent=${{ label: "Pools", href: link("/pools") }} title=${name} />
-        <${Empty} title="This pool does not exist"><p>It is not in the configuration. <a href=${link("/pools")}>See all pools</a>.</p><//>`;
+        <${Empty} title="This pool does not exist"><p>It is not in the configuration. <a href=${link("/pools")}>See all pools</a>.</p><//>
+      </div>`;
   }
   const actions = html`
-      <${ActionButton} label="Probe the pool" method="POST" path=${`${path}/probe`} cli=${`greenroom pools probe ${pool.name}`}
-        onDone=${(/** @type {any} */ answer) => setProbe(answer.bot)} />`;
+    <${ActionButton} label="Probe the pool" method="POST" path=${`${path}/probe`} cli=${`greenroom pools probe ${pool.name}`}
+      onDone=${(/** @type {any} */ answer) => setProbe(answer.bot)} />`;
   const note = html`
-      <span>${statusLabel(pool.platform)}</span>
-      <span class="quiet"><${ProviderState} pool=${pool} /></span>
-      ${pool.queued > 0 && html`<a href=${link("/queue")}>${count(pool.queued, "bot")} in the queue</a>`}`;
+    <span>${statusLabel(pool.platform)}</span>
+    <span class="quiet">provider <${ProviderState} pool=${pool} /></span>
+    ${pool.queued > 0 && html`<a href=${link("/queue")}>${count(pool.queued, "bot")} in the queue</a>`}`;
   return html`
-      <div class="page">
-        <${PageHead} parent=${{ label: "Pools", href: link("/pools") }} title=${pool.name} note=${note} actions=${actions} />
-        ${one.problem && html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`}
-        ${probe && html`<${Probe} bot=${probe} onClose=${() => setProbe(null)} />`}
-        <div class="page-columns">
-          <div class="page-main">
-            <${Panel} title="Slots" actions=${html`<a href=${link("/slots", { pool: pool.name })}>All slots of this pool</a>`}>
-              <${SlotBar} pool=${pool} isLarge=${true} />
-              <${SlotList} pool=${pool.name} status="" hasPool=${false} />
-            <//>
-          </div>
-          <div class="page-side">
-            <${Panel} title="Size"><${SizeForm} pool=${pool} path=${path} onDone=${one.reload} /><//>
-            <${Panel} title="Facts"><${PoolFacts} pool=${pool} /><//>
-          </div>
+    <div class="page">
+      <${PageHead} parent=${{ label: "Pools", href: link("/pools") }} title=${pool.name} note=${note} actions=${actions} />
+      ${one.problem && html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`}
+      ${probe && html`<${Probe} bot=${probe} onClose=${() => setProbe(null)} />`}
+      <div class="page-columns">
+        <div class="page-main">
+          <${Panel} title="Slots" actions=${html`<a href=${link("/slots", { pool: pool.name })}>All slots of this pool</a>`}>
+            <${SlotBar} pool=${pool} isLarge=${true} />
+          <//>
+          <${SlotList} pool=${pool.name} status="" />
+        </div>
+        <div class="page-side">
+          <${Panel} title="Size"><${SizeForm} pool=${pool} path=${path} onDone=${one.reload} /><//>
+          <${Panel} title="Facts"><${PoolFacts} pool=${pool} /><//>
         </div>
       </div>
     </div>`;
@@ -95,7 +94,7 @@ function SizeForm({ pool, path, onDone }) {
 
   return html`
     <form class="size-form" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
-      <${NumberField} label="Most slots" name="max_slots" value=${max} onInput=${(/** @type {string} */ value) => setEdited({ ...edited, max_slots: value })} />
+      <${NumberField} label="Slots at most" name="max_slots" value=${max} onInput=${(/** @type {string} */ value) => setEdited({ ...edited, max_slots: value })} />
       <${NumberField} label="Idle slots kept ready" name="min_idle" value=${min} onInput=${(/** @type {string} */ value) => setEdited({ ...edited, min_idle: value })} />
       <p id="size-note" class=${error ? "field-error" : "quiet"} role="status">${error ?? effectOf(body, total)}</p>
       <div class="buttons">
@@ -156,10 +155,12 @@ function Probe({ bot, onClose }) {
   const last = events.data?.events.findLast((/** @type {any} */ event) => event.to)?.to;
   useEffect(() => setOver(ENDED.includes(shown.status) && ENDED.includes(last)), [shown.status, last]);
   return html`
-    <${Panel} title="Probe" class="probe" actions=${html`<${BotLink} id=${bot.id}>Open the bot<//><button type="button" class="small" onClick=${onClose}>Close</button>`}>
-      <p role="status" class="probe-state">${probeText(shown)}</p>
-      <${EndNote} bot=${shown} />
-      ${one.problem && html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`}
+    <${Panel} title="Probe" class="probe" flush=${true} actions=${html`<${BotLink} id=${bot.id}>Open the bot<//><button type="button" class="small" onClick=${onClose}>Close</button>`}>
+      <div class="probe-state">
+        <p role="status">${probeText(shown)}</p>
+        <${Facts} facts=${endFacts(shown)} />
+        ${one.problem && html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`}
+      </div>
       ${events.data && html`<${Timeline} events=${events.data.events} steps=${explanation.data?.steps ?? []} />`}
     <//>`;
 }

@@ -8,8 +8,8 @@ import { link } from "../lib/router.js";
 import { ActionButton } from "../components/action.js";
 import { Explain } from "../components/explain.js";
 import { useLoad, useOnChange } from "../components/load.js";
-import { BotLink, Facts, PageHead, PoolLink } from "../components/page-parts.js";
-import { Countdown, Empty, Loading, Panel, ProblemNote, StatusMark } from "../components/ui.js";
+import { BotLink, Facts, PageHead, PoolLink, Waiting } from "../components/page-parts.js";
+import { Countdown, Empty, Panel, StatusMark } from "../components/ui.js";
 import { BotTable } from "./bots.js";
 import { SLOT_ACTIONS } from "./slots.js";
 
@@ -32,9 +32,9 @@ export function SlotPage({ params }) {
   /** @type {Slot | undefined} */
   const slot = one.data?.slot;
   if (!slot || one.problem?.status === 404) {
-    if (!one.problem) return html`<${Loading} />`;
-    if (one.problem.status !== 404) return html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`;
-    return html`<${GoneSlot} name=${name} explanation=${explanation} />`;
+    return one.problem?.status === 404
+      ? html`<${GoneSlot} name=${name} explanation=${explanation} />`
+      : html`<${Waiting} title=${name} loaded=${one} />`;
   }
   const shown = live ? { ...slot, status: live.status, hot: live.hot, bot_id: live.bot_id ?? null } : slot;
   /** @type {Failure[]} */
@@ -45,20 +45,15 @@ export function SlotPage({ params }) {
     <div class="page">
       <${SlotHead} slot=${shown} since=${live?.since ?? slot.status_since ?? explanation.data?.since} path=${path}
         until=${slot.deadline_at ?? explanation.data?.until} onDone=${reloadAll} />
-      ${shown.error_message && shown.status === "error" && html`
-        <section class="end-note is-problem" aria-label="Error">
-          <p class="end-title">${shown.error_message}</p>
-          <p>${attemptsText(shown.recovery_attempts)}</p>
-        </section>`}
       <div class="page-columns">
         <div class="page-main">
           <${Explain} title="Why" loaded=${explanation} />
           <${Panel} title="Failures"><${Failures} failures=${failures} /><//>
-          <${Panel} title="Bots that ran here">
-            ${bots && bots.length > 0 ? html`<${BotTable} rows=${bots} isOperator=${true} caption="Bots that ran in this slot, newest first" />`
-              : bots ? html`<p class="quiet">No bot has run here yet.</p>`
-              : shown.bot_id ? html`<p>Now: <${BotLink} id=${shown.bot_id} /></p>` : html`<p class="quiet">This server does not keep which bots ran in a slot.</p>`}
-          <//>
+          ${bots && html`
+            <${Panel} title="Bots that ran here" flush=${bots.length > 0}>
+              ${bots.length > 0 ? html`<${BotTable} rows=${bots} isOperator=${true} isFramed=${false} caption="Bots that ran in this slot, newest first" />`
+                : html`<p class="quiet">No bot has run here yet.</p>`}
+            <//>`}
         </div>
         <div class="page-side">
           <${Panel} title="Facts"><${SlotFacts} slot=${shown} /><//>
@@ -68,12 +63,6 @@ export function SlotPage({ params }) {
     </div>`;
 }
 
-/** @param {number} attempts */
-function attemptsText(attempts) {
-  if (attempts === 0) return "The server has not tried to recover it yet. It tries by itself; or recover it now.";
-  return `The server has tried to recover it ${attempts === 1 ? "once" : `${attempts} times`}. After the last attempt that the configuration allows, it deletes the slot.`;
-}
-
 /** @param {{slot: Slot, since: string | number | null | undefined, until: string | null | undefined, path: string, onDone: () => void}} props */
 function SlotHead({ slot, since, until, path, onDone }) {
   useNow(1000);
@@ -81,7 +70,7 @@ function SlotHead({ slot, since, until, path, onDone }) {
     <${StatusMark} status=${slot.status} kind="slot" />
     ${since && html`<span class="quiet">${ago(since)}</span>`}
     ${slot.hot && html`<span class="tag good">hot</span>`}
-    ${until && html`<span class="page-deadline">deadline in <${Countdown} to=${until} /></span>`}
+    ${until && html`<span>deadline in <${Countdown} to=${until} /></span>`}
     ${slot.bot_id && html`<span>bot <${BotLink} id=${slot.bot_id} /></span>`}`;
   const { drain, delete: remove } = SLOT_ACTIONS;
   const actions = html`
@@ -100,11 +89,12 @@ function SlotFacts({ slot }) {
   const { cpu, mem, instance_type, resource_class, usage_class } = slot.attributes ?? {};
   return html`
     <${Facts} facts=${[
+      ["Error", slot.status === "error" && slot.error_message],
       ["Pool", html`<${PoolLink} name=${slot.pool} />`],
       ["Description", slot.description],
       ["Id at the provider", slot.provider_ref && html`<span class="id">${slot.provider_ref}</span>`],
       ["Release", slot.release && html`<span class="id">${slot.release}</span>`],
-      ["Recovery attempts", String(slot.recovery_attempts)],
+      ["Recovery attempts", slot.recovery_attempts > 0 && `${slot.recovery_attempts} so far`],
       ["Memory", slot.memory_bytes !== null && bytes(slot.memory_bytes)],
       ["Processors", cpu > 0 && String(cpu)],
       ["Memory of the machine", mem > 0 && bytes(mem * 1024 * 1024)],

@@ -3,7 +3,7 @@
 import { html, useMemo } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { ago, bytes, count, statusLabel, useNow } from "../lib/format.js";
+import { ago, bytes, count, lasted, statusLabel, useNow } from "../lib/format.js";
 import { link, setQuery } from "../lib/router.js";
 import { BulkBar } from "../components/bulk-bar.js";
 import { useOnChange, withQuery } from "../components/load.js";
@@ -15,7 +15,7 @@ import { options, useText } from "./bots.js";
 
 /** @typedef {import("../lib/types.js").Slot} Slot */
 
-export const SLOT_STATUSES = ["creating", "idle", "busy", "error", "draining"];
+export const SLOT_STATUSES = ["busy", "idle", "creating", "draining", "error"];
 const EVERY_MS = 10_000;
 
 /** What operators can do with slots, one by one or many at once. */
@@ -61,9 +61,9 @@ export function SlotsPage({ query }) {
 /**
  * The slots that match, with their bulk actions.
  *
- * @param {{pool: string, status: string, text?: string, hasPool?: boolean}} props
+ * @param {{pool: string, status: string, text?: string}} props
  */
-export function SlotList({ pool, status, text = "", hasPool = true }) {
+export function SlotList({ pool, status, text = "" }) {
   const pages = usePages(
     async (limit, cursor) => {
       const answer = await call("GET", withQuery("/admin/slots", { pool, status, limit, cursor }));
@@ -87,7 +87,7 @@ export function SlotList({ pool, status, text = "", hasPool = true }) {
   if (pages.isFirst) return pages.problem ? html`<${ProblemNote} problem=${pages.problem} onRetry=${pages.reload} />` : html`<${Loading} />`;
   if (rows.length === 0) return html`<${NoSlots} isFiltered=${Boolean(status || text)} pool=${pool} />`;
   return html`
-    <${SlotTable} rows=${rows} hasPool=${hasPool && !pool} selection=${selection} />
+    <${SlotTable} rows=${rows} hasPool=${!pool} selection=${selection} />
     <${Pager} pages=${pages} shown=${`${count(rows.length, "slot")} shown`} />
     <${BulkBar} noun="slot" selection=${selection} actions=${bulk} onDone=${pages.reload} />`;
 }
@@ -107,8 +107,8 @@ function SlotTable({ rows, hasPool, selection }) {
   const columns = [
     { title: "Slot", head: true, cell: (slot) => html`<${SlotLink} name=${slot.name} />` },
     { title: "Status", cell: (slot) => html`<${LiveSlotStatus} slot=${slot} />` },
-    { title: "Since", number: true, from: 2, cell: (slot) => html`<${Since} slot=${slot} />` },
-    { title: "Bot", cell: (slot) => html`<${LiveBot} slot=${slot} />` },
+    { title: "For", number: true, from: 2, cell: (slot) => html`<${Since} slot=${slot} />` },
+    { title: "Bot", from: 2, cell: (slot) => html`<${LiveBot} slot=${slot} />` },
     { title: "Last used", number: true, from: 3, cell: (slot) => (slot.last_used_at ? html`<${Ago} at=${slot.last_used_at} />` : "never") },
     { title: "Memory", number: true, from: 3, cell: (slot) => (slot.memory_bytes === null ? "" : bytes(slot.memory_bytes)) },
     { title: "Error", wraps: true, from: 2, cell: (slot) => slot.error_message ?? "" },
@@ -121,8 +121,10 @@ function SlotTable({ rows, hasPool, selection }) {
 export function LiveSlotStatus({ slot }) {
   const live = useFleet((fleet) => fleet.slots.get(slot.name)) ?? slot;
   return html`
-    <${StatusMark} status=${live.status} kind="slot" />
-    ${live.hot && html` <span class="tag good">hot</span>`}`;
+    <span class="row">
+      <${StatusMark} status=${live.status} kind="slot" />
+      ${live.hot && html`<span class="tag good">hot</span>`}
+    </span>`;
 }
 
 /** @param {{slot: Slot}} props */
@@ -137,7 +139,7 @@ function LiveBot({ slot }) {
 function Since({ slot }) {
   useNow(1000);
   const since = useFleet((fleet) => fleet.slots.get(slot.name)?.since) ?? slot.status_since;
-  return since ? ago(since) : "";
+  return since ? lasted(since) : "";
 }
 
 /** @param {{at: string}} props */
