@@ -22,12 +22,12 @@ export function lazyView(load) {
   const loadOnce = async () => (loaded ??= await load());
   all.push(loadOnce);
   return function LazyView(/** @type {Record<string, unknown>} */ props) {
-    const [, setView] = useState(loaded);
+    const [, setShown] = useState(loaded !== null);
     const [problem, setProblem] = useState(/** @type {Problem | null} */ (null));
     const start = () => {
       setProblem(null);
       loadOnce().then(
-        () => setView(() => loaded),
+        () => setShown(true),
         () => setProblem(new Problem({ status: 0, code: "unreachable", detail: "A part of the page could not be loaded." })),
       );
     };

@@ -88,7 +88,7 @@ export function followStream(options) {
     leading = true;
     let pause = FIRST_PAUSE_MS;
     while (!stopped.signal.aborted) {
-      let problem = "The connection was closed.";
+      let problem = "The server closed the connection.";
       reading = new AbortController();
       try {
         await readEvents(options.path, {
