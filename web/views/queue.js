@@ -71,12 +71,12 @@ function QueueTable() {
     <div class="table-wrap" tabindex="0" role="region" aria-label="Bots in the queue">
       <table>
         <thead>
-          <tr><th scope="col" class="right">Position</th><th scope="col">Bot</th><th scope="col">Platform</th><th scope="col">Pool</th><th scope="col" class="right">Priority</th><th scope="col" class="right">Waits for</th><th scope="col" class="right">Estimate</th><th scope="col" class="right">Gives up in</th></tr>
+          <tr><th scope="col">Position</th><th scope="col">Bot</th><th scope="col">Platform</th><th scope="col">Pool</th><th scope="col" class="right">Priority</th><th scope="col" class="right">Waits for</th><th scope="col" class="right">Estimate</th><th scope="col" class="right">Gives up in</th></tr>
         </thead>
         <tbody>
           ${rows.map(
             (entry) => html`<tr key=${entry.bot_id}>
-              <td class="right">${entry.position}</td>
+              <td class="num">${entry.position}</td>
               <th scope="row"><a class="mono" href=${link(`/bots/${entry.bot_id}`)}>…${shortId(entry.bot_id)}</a></th>
               <td>${statusLabel(entry.platform)}</td>
               <td><a href=${link(`/pools/${entry.pool}`)}>${entry.pool}</a></td>
