@@ -5,4 +5,4 @@ import htm from "../vendor/htm.js";
 
 export const html = htm.bind(h);
 export { h, render, Fragment };
-export { useState, useEffect, useLayoutEffect, useRef, useMemo, useCallback, useReducer } from "../vendor/preact-hooks.js";
+export { useState, useEffect, useLayoutEffect, useRef, useMemo, useCallback, useReducer, useErrorBoundary } from "../vendor/preact-hooks.js";

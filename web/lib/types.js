@@ -1,0 +1,55 @@
+// The types of the API, by short names. They come from the OpenAPI document; fields that servers may not send yet are added here.
+
+/** @typedef {import("#api").components["schemas"]} Schemas */
+/** @typedef {Schemas["Bot"] & {status_since?: string | null, deadline_at?: string | null}} Bot */
+/** @typedef {Schemas["Slot"] & {status_since?: string | null, deadline_at?: string | null, release?: string | null}} Slot */
+/** @typedef {Schemas["Pool"] & {order?: number | null, image?: string | null, closed_until?: string | null}} Pool */
+/** @typedef {Schemas["QueueEntry"] & {estimated_wait_ms?: number | null}} QueueEntry */
+/** @typedef {Schemas["AttentionItem"]} AttentionItem */
+/** @typedef {Schemas["Deployments"]} Deployments */
+/** @typedef {Schemas["Pull"]} Pull */
+/** @typedef {Schemas["Keeper"]} Keeper */
+/** @typedef {Schemas["User"]} User */
+/** @typedef {Schemas["Usage"]} Usage */
+/** @typedef {Schemas["Event"]} BotEvent */
+/** @typedef {Schemas["StreamedEvent"]} StreamedEvent */
+/** @typedef {Schemas["Explanation"]} Explanation */
+/** @typedef {Schemas["AuditEntry"]} AuditEntry */
+/** @typedef {Schemas["Step"]} Step */
+/** @typedef {Schemas["Segment"]} Segment */
+/** @typedef {Schemas["LogLine"]} LogLine */
+/** @typedef {Schemas["Failure"]} Failure */
+/** @typedef {{kind: "operator" | "user", user_id?: string | null, expires_at: string}} BrowserSession */
+
+/**
+ * A slot in the live state. `since` is in seconds since 1970. A record is never changed: a change makes a new one.
+ * @typedef {object} LiveSlot
+ * @property {string} name
+ * @property {string} pool
+ * @property {number} number
+ * @property {string} status
+ * @property {number} since
+ * @property {boolean} hot
+ * @property {string} [bot_id]
+ */
+
+/** @typedef {{id: string, status: string, since: number, slot?: string}} LiveBot */
+/** @typedef {{bot_id: string, platform: string, priority: number, turn: number, arrival: number, pool: string, queued_at: number, timeout_at: number}} LiveQueueEntry */
+/** @typedef {{host: string, active: number, queued: number, max_concurrent: number}} LiveGate */
+/** @typedef {{name: string, last_run: number | null, took_ms: number | null, error: string | null, next_run: number | null, leader: string | null}} LiveKeeper */
+
+/**
+ * What one message changed. `snapshot`: everything may be new. Slots are given as they are now.
+ * @typedef {object} Changes
+ * @property {boolean} snapshot
+ * @property {LiveSlot[]} slots
+ * @property {string[]} slotsGone
+ * @property {LiveBot[]} bots
+ * @property {string[]} botsGone
+ * @property {boolean} queue
+ * @property {boolean} gates
+ * @property {boolean} keepers
+ * @property {boolean} connection
+ */
+
+export {};
