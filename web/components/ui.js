@@ -103,6 +103,14 @@ export function Empty({ title, children }) {
   return html`<div class="empty"><p class="empty-title">${title}</p>${children && html`<div class="empty-text">${children}</div>`}</div>`;
 }
 
+/**
+ * A text of the server, with the parts between backticks as code.
+ * @param {string} text
+ */
+export function withCode(text) {
+  return text.split("`").map((part, index) => (index % 2 === 1 ? html`<code>${part}</code>` : part));
+}
+
 /** @type {Record<string, string>} */
 const NEXT_STEPS = {
   unreachable: "Check that the server runs, and the network between it and this browser.",
@@ -124,7 +132,7 @@ export function ProblemNote({ problem, onRetry }) {
   return html`<div class="problem" role="alert">
     <${Icon} name="alert" />
     <div>
-      <p class="problem-detail">${problem.detail}</p>
+      <p class="problem-detail">${withCode(problem.detail)}</p>
       ${next && html`<p>${next}</p>`}
       ${problem.request_id && html`<p class="problem-id">Request <code>${problem.request_id}</code></p>`}
       ${onRetry && html`<button type="button" class="small" onClick=${onRetry}>Try again</button>`}
