@@ -29,7 +29,7 @@ const SLOT_MARKS = {
   idle: ["ring", "quiet"],
   busy: ["disc", "good"],
   error: ["alert", "bad"],
-  draining: ["square", "wait"],
+  draining: ["down", "wait"],
 };
 
 /** @type {Record<string, string>} */
@@ -40,6 +40,7 @@ const ICONS = {
   clock: "M8 2.75a5.25 5.25 0 1 0 0 10.5a5.25 5.25 0 1 0 0-10.5M8 5v3l2 1.5",
   diamond: "M8 1.75L14.25 8L8 14.25L1.75 8z",
   alert: "M8 1.5L15 14H1z",
+  down: "M1 2h14L8 14.5z",
   square: "M3 3h10v10H3z",
   check: "M3 8.5l3.5 3.5L13 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
