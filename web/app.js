@@ -77,6 +77,9 @@ function App() {
   <//>`;
 }
 
+/** How long to wait before asking again who is signed in, when the server does not answer. */
+const RETRY_MS = 3000;
+
 /** Shows the page when the server has said who is signed in. */
 function Start() {
   const [state, setState] = useState(/** @type {{ready: boolean, problem: import("./lib/api.js").Problem | null}} */ ({ ready: false, problem: null }));
@@ -89,12 +92,15 @@ function Start() {
         setTimeout(loadAllViews, 2000);
         setState({ ready: true, problem: null });
       },
-      (error) => setState({ ready: false, problem: asProblem(error) }),
+      (error) => {
+        setState({ ready: false, problem: asProblem(error) });
+        setTimeout(load, RETRY_MS);
+      },
     );
   };
   useEffect(load, []);
   if (state.ready) return html`<${App} />`;
-  return html`<main class="alone">${state.problem && html`<h1>Greenroom</h1><${ProblemNote} problem=${state.problem} onRetry=${load} />`}</main>`;
+  return html`<main class="alone">${state.problem && html`<h1>Greenroom</h1><${ProblemNote} problem=${state.problem} /><p class="loading">Trying again every few seconds</p>`}</main>`;
 }
 
 render(html`<${Start} />`, /** @type {HTMLElement} */ (document.getElementById("app")));

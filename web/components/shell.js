@@ -92,7 +92,9 @@ export function Shell({ session, route, title, children }) {
 /** @param {{entries: typeof OPERATOR_NAV, route: Route}} props */
 function NavList({ entries, route }) {
   const counts = useFleet((live) => entries.map((entry) => (live.loaded && entry[3] ? entry[3](live) : null)));
-  const attention = useAttention().items.length;
+  const { items } = useAttention();
+  const attention = items.length;
+  const alert = items.some(({ severity }) => severity === "critical") ? "nav-alert critical" : "nav-alert";
   return html`<ul class="nav">
     ${entries.map(([path, label, routes], index) => {
       const current = routes.includes(route.name) ? "page" : undefined;
@@ -100,7 +102,7 @@ function NavList({ entries, route }) {
       return html`<li key=${path}>
         <a href=${`#${path}`} aria-current=${current}>
           <span>${label}</span>
-          ${badge && html`<span class="nav-alert">${attention}<span class="unseen"> need attention</span></span>`}
+          ${badge && html`<span class=${alert}>${attention}<span class="unseen"> need attention</span></span>`}
           ${counts[index] !== null && html`<span class=${counts[index] ? "nav-count" : "nav-count zero"}>${number(counts[index])}</span>`}
         </a>
       </li>`;

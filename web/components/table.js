@@ -8,7 +8,7 @@ import { html, useCallback, useEffect, useMemo, useRef, useState } from "../lib/
  * @property {string} title
  * @property {(row: T) => any} cell
  * @property {boolean} [number] numbers stand at the right
- * @property {1 | 2 | 3} [from] 2: hidden on a phone, 3: hidden below a wide screen
+ * @property {2 | 3 | 4} [from] how wide a table must be to show the column: 2 wider than a phone, up to 4 for the widest
  * @property {boolean} [wraps] long text may take more than one line
  * @property {boolean} [head] the cell names its row
  */

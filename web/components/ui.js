@@ -29,7 +29,7 @@ const SLOT_MARKS = {
   idle: ["ring", "quiet"],
   busy: ["disc", "good"],
   error: ["alert", "bad"],
-  draining: ["square", "wait"],
+  draining: ["down", "wait"],
 };
 
 /** @type {Record<string, string>} */
@@ -40,6 +40,7 @@ const ICONS = {
   clock: "M8 2.75a5.25 5.25 0 1 0 0 10.5a5.25 5.25 0 1 0 0-10.5M8 5v3l2 1.5",
   diamond: "M8 1.75L14.25 8L8 14.25L1.75 8z",
   alert: "M8 1.5L15 14H1z",
+  down: "M1 2h14L8 14.5z",
   square: "M3 3h10v10H3z",
   check: "M3 8.5l3.5 3.5L13 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
@@ -103,6 +104,14 @@ export function Empty({ title, children }) {
   return html`<div class="empty"><p class="empty-title">${title}</p>${children && html`<div class="empty-text">${children}</div>`}</div>`;
 }
 
+/**
+ * A text of the server, with the parts between backticks as code.
+ * @param {string} text
+ */
+export function withCode(text) {
+  return text.split("`").map((part, index) => (index % 2 === 1 ? html`<code>${part}</code>` : part));
+}
+
 /** @type {Record<string, string>} */
 const NEXT_STEPS = {
   unreachable: "Check that the server runs, and the network between it and this browser.",
@@ -124,7 +133,7 @@ export function ProblemNote({ problem, onRetry }) {
   return html`<div class="problem" role="alert">
     <${Icon} name="alert" />
     <div>
-      <p class="problem-detail">${problem.detail}</p>
+      <p class="problem-detail">${withCode(problem.detail)}</p>
       ${next && html`<p>${next}</p>`}
       ${problem.request_id && html`<p class="problem-id">Request <code>${problem.request_id}</code></p>`}
       ${onRetry && html`<button type="button" class="small" onClick=${onRetry}>Try again</button>`}

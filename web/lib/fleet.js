@@ -23,6 +23,7 @@ import { now } from "./format.js";
  * @property {Map<string, LiveSlot>} slots
  * @property {Map<string, string[]>} order names of the slots of each pool, by number
  * @property {Map<string, LiveBot>} bots
+ * @property {Map<string, string>} botOf the bot of each slot; it may be known before the slot is
  * @property {Map<string, LiveQueueEntry>} waiting
  * @property {LiveGate[]} gates
  * @property {LiveKeeper[]} keepers
@@ -35,7 +36,7 @@ import { now } from "./format.js";
 /** @returns {State} */
 function emptyState() {
   return {
-    pools: [], slotStatuses: [], botStatuses: [], slots: new Map(), order: new Map(), bots: new Map(), waiting: new Map(),
+    pools: [], slotStatuses: [], botStatuses: [], slots: new Map(), order: new Map(), bots: new Map(), botOf: new Map(), waiting: new Map(),
     gates: [], keepers: [], slotCounts: {}, poolCounts: new Map(), botCounts: {}, hotIdle: 0,
   };
 }
@@ -149,8 +150,9 @@ export async function applySnapshot(data) {
 export function applyChange(data) {
   if (!fleet.loaded) return;
   const changes = noChanges();
-  state.slotCounts = { ...state.slotCounts };
-  state.botCounts = { ...state.botCounts };
+  // Counts that change are new objects, so that views notice.
+  if (data.slots || data.slots_gone) state.slotCounts = { ...state.slotCounts };
+  if (data.bots || data.bots_gone) state.botCounts = { ...state.botCounts };
   for (const entry of data.slots ?? []) putSlot(state, entry, changes);
   for (const [pool, number] of data.slots_gone ?? []) removeSlot(state, slotName(state.pools[pool].name, number), changes);
   for (const entry of data.bots ?? []) putBot(state, entry, changes);
@@ -191,7 +193,7 @@ function putSlot(into, [poolIndex, number, status, since, hot], changes) {
   const earlier = into.slots.get(name);
   if (earlier) countSlot(into, earlier, -1);
   else insertInOrder(into, pool, name, number);
-  const slot = { name, pool, number, status: into.slotStatuses[status], since, hot: Boolean(hot), bot_id: earlier?.bot_id };
+  const slot = { name, pool, number, status: into.slotStatuses[status], since, hot: Boolean(hot), bot_id: into.botOf.get(name) };
   into.slots.set(name, slot);
   countSlot(into, slot, 1);
   changes.slots.push(slot);
@@ -257,11 +259,14 @@ function putBot(into, [sentId, status, since, pool, number], changes) {
   const slot = pool === undefined || number === undefined ? undefined : slotName(into.pools[pool].name, number);
   const earlier = into.bots.get(id);
   if (earlier) add(into.botCounts, earlier.status, -1);
-  if (earlier?.slot && earlier.slot !== slot) setBotOfSlot(into, earlier.slot, id, undefined, changes);
+  if (earlier?.slot && earlier.slot !== slot) clearBotOf(into, earlier.slot, id, changes);
   const bot = { id, status: into.botStatuses[status], since, slot };
   into.bots.set(id, bot);
   add(into.botCounts, bot.status, 1);
-  if (slot) setBotOfSlot(into, slot, id, id, changes);
+  if (slot && into.botOf.get(slot) !== id) {
+    into.botOf.set(slot, id);
+    showBotOf(into, slot, changes);
+  }
   changes.bots.push(bot);
 }
 
@@ -275,22 +280,32 @@ function removeBot(into, id, changes) {
   if (!bot) return;
   add(into.botCounts, bot.status, -1);
   into.bots.delete(id);
-  if (bot.slot) setBotOfSlot(into, bot.slot, id, undefined, changes);
+  if (bot.slot) clearBotOf(into, bot.slot, id, changes);
   changes.botsGone.push(id);
 }
 
 /**
- * Notes the bot of a slot. Clearing it changes nothing when the slot already has another bot.
+ * The bot has left the slot. This changes nothing when the slot already has another bot.
  * @param {State} into
- * @param {string} name
+ * @param {string} slot
  * @param {string} id
- * @param {string | undefined} botId
  * @param {Changes} changes
  */
-function setBotOfSlot(into, name, id, botId, changes) {
+function clearBotOf(into, slot, id, changes) {
+  if (into.botOf.get(slot) !== id) return;
+  into.botOf.delete(slot);
+  showBotOf(into, slot, changes);
+}
+
+/**
+ * @param {State} into
+ * @param {string} name
+ * @param {Changes} changes
+ */
+function showBotOf(into, name, changes) {
   const slot = into.slots.get(name);
-  if (!slot || slot.bot_id === botId || (botId === undefined && slot.bot_id !== id)) return;
-  const changed = { ...slot, bot_id: botId };
+  if (!slot) return;
+  const changed = { ...slot, bot_id: into.botOf.get(name) };
   into.slots.set(name, changed);
   changes.slots.push(changed);
 }

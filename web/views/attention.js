@@ -5,7 +5,7 @@ import { refreshAttention, useAttention } from "../lib/attention.js";
 import { count, shortId } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { ActionButton } from "../components/action.js";
-import { Countdown, Elapsed, Icon, Panel, ProblemNote } from "../components/ui.js";
+import { Countdown, Elapsed, Icon, Panel, ProblemNote, withCode } from "../components/ui.js";
 
 /** @typedef {import("../lib/types.js").AttentionItem} AttentionItem */
 
@@ -78,7 +78,7 @@ function AttentionRow({ item }) {
   const button = item.action && buttonFor(item.action.method, item.action.path);
   return html`<li class="attention-item">
     <span class=${`mark ${critical ? "tone-bad" : "tone-wait"}`}><${Icon} name=${critical ? "alert" : "diamond"} /><span class="severity">${critical ? "Critical" : "Warning"}</span></span>
-    <p class="attention-what" title=${item.message}>${item.message}</p>
+    <p class="attention-what" title=${item.message}>${withCode(item.message)}</p>
     <p class="attention-subject">${href ? html`<a class="mono" href=${href}>${name}</a>` : html`<span class="mono">${name}</span>`}</p>
     <p class="attention-time quiet">${item.since && html`for <${Elapsed} from=${item.since} />`}</p>
     <p class="attention-time">${item.deadline_at && html`<${Countdown} to=${item.deadline_at} before="deadline in" />`}</p>

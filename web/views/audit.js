@@ -2,7 +2,7 @@
 
 import { html } from "../lib/html.js";
 import { call } from "../lib/api.js";
-import { count, time } from "../lib/format.js";
+import { count, shortId, time } from "../lib/format.js";
 import { withQuery } from "../components/load.js";
 import { BotLink, PageHead, PoolLink, SlotLink } from "../components/page-parts.js";
 import { Pager, usePages } from "../components/pager.js";
@@ -12,6 +12,8 @@ import { Empty, Loading, ProblemNote } from "../components/ui.js";
 /** @typedef {import("../lib/types.js").AuditEntry} AuditEntry */
 
 const EVERY_MS = 10_000;
+/** Of a call about many bots or slots, so many are named. */
+const LISTED_MAX = 8;
 
 /** @type {Record<string, string>} */
 const ACTIONS = {
@@ -72,7 +74,7 @@ function Subject({ entry: { action, subject } }) {
   if (action.startsWith("bot_")) return html`<${BotLink} id=${subject} />`;
   if (action.startsWith("slot_")) return html`<${SlotLink} name=${subject} />`;
   if (action.startsWith("pool_")) return html`<${PoolLink} name=${subject} />`;
-  return html`<span class="id">${subject}</span>`;
+  return html`<${Text} text=${subject} />`;
 }
 
 /** @param {{detail: Record<string, unknown>}} props */
@@ -81,6 +83,24 @@ function Detail({ detail }) {
   if (entries.length === 0) return null;
   return html`
     <span class="audit-detail">
-      ${entries.map(([name, value]) => html`<span key=${name}><span class="quiet">${name}</span> <code>${typeof value === "string" ? value : JSON.stringify(value)}</code></span> `)}
+      ${entries.map(([name, value]) => html`<span key=${name} class="row"><span class="quiet">${name}</span><${Value} name=${name} value=${value} /></span>`)}
     </span>`;
+}
+
+/** @param {{name: string, value: unknown}} props */
+function Value({ name, value }) {
+  if (!Array.isArray(value)) return html`<${Text} text=${typeof value === "string" ? value : JSON.stringify(value)} />`;
+  return html`
+    ${value.slice(0, LISTED_MAX).map((one) => (name === "bots" ? html`<${BotLink} key=${one} id=${one} />`
+      : name === "slots" ? html`<${SlotLink} key=${one} name=${one} />` : html`<code key=${one}>${String(one)}</code>`))}
+    ${value.length > LISTED_MAX && html`<span class="quiet">and ${value.length - LISTED_MAX} more</span>`}`;
+}
+
+/**
+ * A value. An id is shortened, and whole when the pointer is on it.
+ *
+ * @param {{text: string}} props
+ */
+function Text({ text }) {
+  return html`<span class="id" title=${text}>${/^[0-9a-f-]{36}$/.test(text) ? shortId(text) : text}</span>`;
 }

@@ -117,7 +117,7 @@ function BotHead({ bot, path, since, until, onDone }) {
   useNow(1000);
   const isOver = ENDED.includes(bot.status);
   const note = html`
-    <${StatusMark} status=${bot.status} kind="bot" />
+    <span role="status"><${StatusMark} status=${bot.status} kind="bot" /></span>
     ${since && html`<span class="quiet">${ago(since)}</span>`}
     ${until && !isOver && html`<span>${DEADLINES[bot.status] ?? "deadline in"} <${Countdown} to=${until} /></span>`}
     ${bot.queue_position && html`<span>position ${bot.queue_position} in the queue</span>`}

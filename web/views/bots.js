@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { ENDED, ago, count, lasted, shortId, statusLabel, time, useNow } from "../lib/format.js";
+import { ENDED, count, lasted, shortId, statusLabel, time, useNow } from "../lib/format.js";
 import { link, setQuery } from "../lib/router.js";
 import { base, useSession } from "../lib/session.js";
 import { BulkBar } from "../components/bulk-bar.js";
@@ -81,13 +81,13 @@ export function BotsPage({ query }) {
 export function BotTable({ rows, isOperator, selection, caption = "Bots, newest first", isFramed = true }) {
   /** @type {import("../components/table.js").Column<Bot>[]} */
   const columns = [
-    { title: "Bot", head: true, cell: (bot) => html`<${BotLink} id=${bot.id}>${bot.bot_display_name || "Bot"}<//> <span class="id quiet">${shortId(bot.id)}</span>` },
+    { title: "Bot", head: true, cell: (bot) => html`<span class="cell-name"><${BotLink} id=${bot.id}>${bot.bot_display_name || "Bot"}<//><span class="id quiet">${shortId(bot.id)}</span></span>` },
     { title: "Status", cell: (bot) => html`<${LiveStatus} bot=${bot} />` },
-    { title: "For", number: true, from: 2, cell: (bot) => html`<${Since} bot=${bot} />` },
-    { title: "Meeting", from: 2, cell: (bot) => html`<${OutsideLink} href=${bot.meeting_url}>${bot.native_meeting_id}<//>` },
+    { title: "Since", number: true, from: 2, cell: (bot) => html`<${Since} bot=${bot} />` },
+    { title: "Meeting", from: 2, cell: (bot) => html`<span class="cell-meeting"><${OutsideLink} href=${bot.meeting_url}>${bot.native_meeting_id}<//></span>` },
     { title: "Platform", from: 3, cell: (bot) => statusLabel(bot.platform) },
     { title: "Slot", from: 3, cell: (bot) => (isOperator ? html`<${SlotLink} name=${bot.slot} />` : bot.slot ?? "") },
-    { title: "Requested", number: true, from: 3, cell: (bot) => time(bot.created_at) },
+    { title: "Requested", number: true, from: 4, cell: (bot) => time(bot.created_at) },
   ];
   return html`<${Table} caption=${caption} columns=${columns} rows=${rows} isFramed=${isFramed} keyOf=${(/** @type {Bot} */ bot) => bot.id}
     nameOf=${(/** @type {Bot} */ bot) => `${bot.bot_display_name || "the bot"} ${shortId(bot.id)}`} selection=${selection} />`;
@@ -100,7 +100,7 @@ function LiveStatus({ bot }) {
   return html`
     <span class="row">
       <${StatusMark} status=${isOver ? bot.status : live ?? bot.status} kind="bot" />
-      ${isOver && bot.reason && html`<span class="quiet">${bot.reason}</span>`}
+      ${isOver && bot.reason && html`<span class="quiet from-3">${bot.reason}</span>`}
     </span>`;
 }
 
@@ -109,8 +109,7 @@ function Since({ bot }) {
   useNow(1000);
   const live = useFleet((fleet) => fleet.bots.get(bot.id)?.since);
   const since = ENDED.includes(bot.status) ? bot.end_time ?? bot.status_since : live ?? bot.status_since;
-  if (!since) return "";
-  return ENDED.includes(bot.status) ? ago(since) : lasted(since);
+  return since ? lasted(since) : "";
 }
 
 /** @param {{isFiltered: boolean, searched: number, hasMore: boolean}} props */

@@ -32,7 +32,7 @@ export function PoolsPage() {
 function PoolTable({ pools }) {
   /** @type {import("../components/table.js").Column<Pool>[]} */
   const columns = [
-    { title: "Pool", head: true, cell: (pool) => html`<${PoolLink} name=${pool.name} /> <span class="quiet">${statusLabel(pool.platform)}</span>` },
+    { title: "Pool", head: true, cell: (pool) => html`<span class="row"><${PoolLink} name=${pool.name} /><span class="quiet">${statusLabel(pool.platform)}</span></span>` },
     { title: "Slots", cell: (pool) => html`<${SlotBar} pool=${pool} />` },
     { title: "Queued", number: true, cell: (pool) => (pool.queued > 0 ? html`<strong>${pool.queued}</strong>` : html`<span class="quiet">0</span>`) },
     { title: "Kept idle", number: true, from: 3, cell: (pool) => `${pool.min_idle}, ${pool.standby === "running" ? "hot" : "stopped"}` },

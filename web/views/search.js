@@ -44,10 +44,9 @@ export function SearchPage({ query }) {
           ${/^https?:\/\//.test(wanted) && html`<p><a href=${link("/start", { link: query.q })}>Start a bot in this meeting</a></p>`}
         <//>`}
       ${bots.length > 0 && html`
-        <section class="stack">
-          <h2>${count(bots.length, "bot")}${bots.length > SHOWN_MAX ? `, the newest ${SHOWN_MAX} of them` : ""}</h2>
-          <${BotTable} rows=${bots.slice(0, SHOWN_MAX)} isOperator=${true} caption="Bots that were found" />
-        </section>`}
+        <${Panel} title=${`${count(bots.length, "bot")}${bots.length > SHOWN_MAX ? `, the newest ${SHOWN_MAX} of them` : ""}`} flush=${true}>
+          <${BotTable} rows=${bots.slice(0, SHOWN_MAX)} isOperator=${true} isFramed=${false} caption="Bots that were found" />
+        <//>`}
       ${slots.length > 0 && html`
         <${Panel} title=${count(slots.length, "slot")}>
           <ul class="found-list">${slots.slice(0, SHOWN_MAX).map((name) => html`<li key=${name}><${SlotLink} name=${name} /> <${FoundSlot} name=${name} /></li>`)}</ul>

@@ -285,9 +285,8 @@ function drawState(context, size, status, hot, style) {
   context.beginPath();
   if (status === "error") {
     context.moveTo(middle, 0);
-    context.lineTo(size, middle);
-    context.lineTo(middle, size);
-    context.lineTo(0, middle);
+    context.lineTo(size, size);
+    context.lineTo(0, size);
     context.fill();
   } else if (status === "draining") {
     context.moveTo(0, 0);

@@ -3,7 +3,7 @@
 
 import { html, useEffect, useLayoutEffect, useRef, useState } from "../lib/html.js";
 import { call } from "../lib/api.js";
-import { fleet, useFleet } from "../lib/fleet.js";
+import { useFleet } from "../lib/fleet.js";
 import { shortId } from "../lib/format.js";
 import { Countdown, Elapsed, StatusMark } from "../components/ui.js";
 
@@ -87,7 +87,6 @@ export function SlotCard() {
     if (shown && card.current) placeBeside(card.current, shown.box());
   });
   if (!shown || !slot) return html`<div id=${CARD_ID} role="tooltip" hidden></div>`;
-  const platform = fleet.pools.find(({ name }) => name === slot.pool)?.platform;
   return html`<div id=${CARD_ID} class="slot-card" role="tooltip" ref=${card}>
     <p class="slot-card-name mono">${slot.name}</p>
     <dl class="facts">
@@ -101,7 +100,7 @@ export function SlotCard() {
       ${details?.meeting_url && html`<dt>Meeting</dt><dd class="truncate">${details.meeting_url.replace(/^https?:\/\//, "")}</dd>`}
       ${details?.deadline_at && html`<dt>Deadline</dt><dd>in <${Countdown} to=${details.deadline_at} /></dd>`}
       ${details?.error_message && html`<dt>Error</dt><dd class="slot-card-error">${details.error_message}</dd>`}
-      ${!bot && platform === undefined ? null : !bot && html`<dt>Pool</dt><dd>${slot.pool}</dd>`}
+      ${!bot && html`<dt>Pool</dt><dd>${slot.pool}</dd>`}
     </dl>
   </div>`;
 }

@@ -107,7 +107,7 @@ function SlotTable({ rows, hasPool, selection }) {
   const columns = [
     { title: "Slot", head: true, cell: (slot) => html`<${SlotLink} name=${slot.name} />` },
     { title: "Status", cell: (slot) => html`<${LiveSlotStatus} slot=${slot} />` },
-    { title: "For", number: true, from: 2, cell: (slot) => html`<${Since} slot=${slot} />` },
+    { title: "Since", number: true, from: 2, cell: (slot) => html`<${Since} slot=${slot} />` },
     { title: "Bot", from: 2, cell: (slot) => html`<${LiveBot} slot=${slot} />` },
     { title: "Last used", number: true, from: 3, cell: (slot) => (slot.last_used_at ? html`<${Ago} at=${slot.last_used_at} />` : "never") },
     { title: "Memory", number: true, from: 3, cell: (slot) => (slot.memory_bytes === null ? "" : bytes(slot.memory_bytes)) },
@@ -132,7 +132,7 @@ function LiveBot({ slot }) {
   const id = useFleet((fleet) => (fleet.loaded ? fleet.slots.get(slot.name)?.bot_id : slot.bot_id));
   const status = useFleet((fleet) => (id ? fleet.bots.get(id)?.status : undefined));
   if (!id) return null;
-  return html`<${BotLink} id=${id} />${status && html` <span class="quiet">${statusLabel(status)}</span>`}`;
+  return html`<span class="row"><${BotLink} id=${id} />${status && html`<span class="quiet">${statusLabel(status)}</span>`}</span>`;
 }
 
 /** @param {{slot: Slot}} props */
