@@ -11,10 +11,10 @@ await scenario(async ({ page, newPage, settings }) => {
   await page.getByRole("button", { name: "Start a bot" }).click();
   const dialog = page.getByRole("dialog");
   await dialog.getByLabel("Meeting link").fill("https://example.com/no-meeting");
-  await dialog.getByRole("button", { name: "Start", exact: false }).last().click();
+  await dialog.getByRole("button", { name: "Start the bot" }).click();
   await dialog.getByText(/meeting_url/).first().waitFor();
   await dialog.getByLabel("Meeting link").fill("https://meet.google.com/abc-defg-hij");
-  await dialog.getByRole("button", { name: "Start", exact: false }).last().click();
+  await dialog.getByRole("button", { name: "Start the bot" }).click();
 
   await page.waitForURL(/#\/bots\/[0-9a-f-]{36}$/);
   const id = page.url().split("/").at(-1);

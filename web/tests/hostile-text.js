@@ -14,7 +14,7 @@ await scenario(async ({ page, settings }) => {
   }
   await page.goto(`${settings.url}/#/bots/${settings.bot}`);
   for (const place of ["name", "said", "printed", "reason"]) {
-    await page.getByRole("main").getByText(`${settings.text}-${place}`).first().waitFor();
+    await page.getByRole("main").getByText(`${settings.text}-${place}`).locator("visible=true").first().waitFor();
   }
   const images = await page.evaluate(() => [...document.images].map(({ src }) => src).filter((src) => src.includes("attack")));
   assert(images.length === 0, `an image was made of text: ${images}`);

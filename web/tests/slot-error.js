@@ -4,7 +4,7 @@ import { scenario, signIn } from "./browser.js";
 
 await scenario(async ({ page, settings }) => {
   await signIn(page, settings.url, settings.admin_token);
-  const attention = page.getByRole("region", { name: /attention/i });
+  const attention = page.getByRole("region", { name: "Attention" });
   await attention.getByRole("link", { name: settings.slot }).first().waitFor();
   await page.waitForFunction(() => /^\(\d+\) /.test(document.title));
   await attention.getByRole("link", { name: settings.slot }).first().click();
