@@ -119,7 +119,7 @@ function BotHead({ bot, path, since, until, onDone }) {
   const note = html`
     <span role="status"><${StatusMark} status=${bot.status} kind="bot" /></span>
     ${since && html`<span class="quiet">${ago(since)}</span>`}
-    ${until && !isOver && html`<span>${DEADLINES[bot.status] ?? "deadline in"} <${Countdown} to=${until} /></span>`}
+    ${until && !isOver && html`<${Countdown} to=${until} before=${DEADLINES[bot.status] ?? "deadline in"} />`}
     ${bot.queue_position && html`<span>position ${bot.queue_position} in the queue</span>`}
     ${bot.estimated_wait_ms != null && html`<span class="quiet">about ${duration(bot.estimated_wait_ms)} to wait</span>`}
     <${OutsideLink} href=${bot.meeting_url}>${statusLabel(bot.platform)} ${bot.native_meeting_id}<//>`;

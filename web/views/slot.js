@@ -70,7 +70,7 @@ function SlotHead({ slot, since, until, path, onDone }) {
     <${StatusMark} status=${slot.status} kind="slot" />
     ${since && html`<span class="quiet">${ago(since)}</span>`}
     ${slot.hot && html`<span class="tag good">hot</span>`}
-    ${until && html`<span>deadline in <${Countdown} to=${until} /></span>`}
+    ${until && html`<${Countdown} to=${until} before=${slot.status === "error" ? "recovery in" : "deadline in"} />`}
     ${slot.bot_id && html`<span>bot <${BotLink} id=${slot.bot_id} /></span>`}`;
   const { drain, delete: remove } = SLOT_ACTIONS;
   const actions = html`
