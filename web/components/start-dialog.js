@@ -134,7 +134,7 @@ export function StartForm({ meetingUrl = "", onStarted, onCancel }) {
       ${onCancel && html`<button type="button" onClick=${onCancel}>Cancel</button>`}
       <span class="action-buttons">
         <button class="primary" type="submit" aria-busy=${busy} disabled=${operator && !user}>${busy && html`<span class="spinner" aria-hidden="true"></span>`}Start the bot</button>
-        <${CopyMenu} name="Start the bot" curl=${asCurl("POST", path, body)} cli=${cli} tone="primary" />
+        <${CopyMenu} name="this request" curl=${asCurl("POST", path, body)} cli=${cli} tone="primary" />
       </span>
     </div>
   </form>`;

@@ -146,11 +146,11 @@ export function Loading() {
 }
 
 /**
- * A part of a page with a heading. `level` is the level of the heading.
- * @param {{title: unknown, actions?: unknown, children?: unknown, level?: 2 | 3, class?: string, id?: string, flush?: boolean}} props
+ * A part of a page with a heading. `level` is the level of the heading. With a `label` it is a landmark.
+ * @param {{title: unknown, actions?: unknown, children?: unknown, level?: 2 | 3, class?: string, id?: string, flush?: boolean, label?: string}} props
  */
-export function Panel({ title, actions, children, level = 2, class: extra = "", id, flush = false }) {
-  return html`<section class=${`panel ${extra}`} id=${id}>
+export function Panel({ title, actions, children, level = 2, class: extra = "", id, flush = false, label }) {
+  return html`<section class=${`panel ${extra}`} id=${id} aria-label=${label}>
     <header class="panel-head">
       ${level === 2 ? html`<h2>${title}</h2>` : html`<h3>${title}</h3>`}
       ${actions && html`<div class="panel-actions">${actions}</div>`}
