@@ -83,12 +83,13 @@ export function endFacts(bot) {
  * @param {import("../lib/types.js").Explanation} data
  * @returns {[string, any][]}
  */
-function waitFacts({ waiting_for, until, advice, provider }) {
-  const state = provider.status && `It ${PROVIDER_WORDS[provider.status] ?? provider.status}.`;
+function waitFacts({ status, waiting_for, until, advice, provider }) {
+  const state = provider.status && `It ${PROVIDER_WORDS[provider.status] ?? provider.status}`;
   return [
     ["Waits for", waiting_for],
-    ["At the latest", until && html`${time(until)} <${Countdown} to=${until} before="in" />`],
+    // The deadline of an active bot is its next heartbeat, which is not the end of its wait.
+    ["At the latest", until && status !== "active" && html`${time(until)} <${Countdown} to=${until} before="in" />`],
     ["What to do", advice && html`<strong class="why-advice">${withCode(advice)}</strong>`],
-    ["Provider", (state || provider.message) && html`${state} ${provider.message}`],
+    ["Provider", [state, provider.message].filter(Boolean).join(": ")],
   ];
 }
