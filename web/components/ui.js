@@ -116,11 +116,13 @@ export function withCode(text) {
 const NEXT_STEPS = {
   unreachable: "Check that the server runs, and the network between it and this browser.",
   overloaded: "The server has too much to do. Try again in a few seconds.",
-  limit_reached: "Stop a bot of this user, or raise its limit.",
-  not_found: "It may have been deleted. Look for it with the search.",
-  bot_ended: "The bot has ended, so it cannot be changed any more.",
-  forbidden_origin: "Open this page by the address that the server is configured with.",
   unavailable: "Something that the server needs does not answer. Try again in a few seconds.",
+  internal: "This is a fault of the server. Its log has more, under the id of the request.",
+  limit_reached: "Stop a bot of this user, or raise the limit of the user.",
+  duplicate_bot: "The user has a bot in this meeting already.",
+  invalid_transition: "The state has changed meanwhile. Look at it again.",
+  bot_ended: "The bot has ended, so it cannot be changed any more.",
+  forbidden_origin: "Open this page by the address in `public_url` of the configuration.",
 };
 
 /**
@@ -134,7 +136,7 @@ export function ProblemNote({ problem, onRetry }) {
     <${Icon} name="alert" />
     <div>
       <p class="problem-detail">${withCode(problem.detail)}</p>
-      ${next && html`<p>${next}</p>`}
+      ${next && html`<p>${withCode(next)}</p>`}
       ${problem.request_id && html`<p class="problem-id">Request <code>${problem.request_id}</code></p>`}
       ${onRetry && html`<button type="button" class="small" onClick=${onRetry}>Try again</button>`}
     </div>
