@@ -4,7 +4,7 @@ import { html, useEffect, useState } from "../lib/html.js";
 import { call, getBlobUrl } from "../lib/api.js";
 import { time } from "../lib/format.js";
 import { Loading, ProblemNote } from "./ui.js";
-import { useLoad, whileVisible, withQuery } from "./load.js";
+import { isAway, useLoad, whileVisible, withQuery } from "./load.js";
 import { useStayAtEnd } from "./transcript.js";
 
 const LINES = 200;
@@ -59,7 +59,7 @@ export function Screenshot({ path, isOver }) {
         setState({ url, problem: null, loading: false });
         if (last) URL.revokeObjectURL(last);
       } catch (problem) {
-        if (isCurrent) setState((old) => ({ ...old, problem, loading: false }));
+        if (isCurrent) setState((old) => (old.loading || !isAway(problem) ? { ...old, problem, loading: false } : old));
       }
     };
     setState({ url: null, problem: null, loading: true });

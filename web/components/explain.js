@@ -3,7 +3,7 @@
 import { html } from "../lib/html.js";
 import { time } from "../lib/format.js";
 import { Facts } from "./page-parts.js";
-import { Countdown, Loading, Panel, ProblemNote } from "./ui.js";
+import { Countdown, Loading, Panel, ProblemNote, withCode } from "./ui.js";
 
 /** @type {Record<string, string>} */
 const PROVIDER_WORDS = {
@@ -54,7 +54,7 @@ export function Explain({ title, loaded, bot }) {
   return html`
     <${Panel} title=${title} class=${isBad ? "why is-bad" : "why"}>
       ${!data && (problem ? html`<${ProblemNote} problem=${problem} onRetry=${reload} />` : html`<${Loading} />`)}
-      ${data && html`<p class="why-summary"><${Words} text=${data.summary} /></p>`}
+      ${data && html`<p class="why-summary">${withCode(data.summary)}</p>`}
       <${Facts} facts=${facts} />
       ${data && data.provider.last_lines.length > 0 && html`
         <details class="why-lines">
@@ -83,21 +83,13 @@ export function endFacts(bot) {
  * @param {import("../lib/types.js").Explanation} data
  * @returns {[string, any][]}
  */
-function waitFacts({ waiting_for, until, advice, provider }) {
-  const state = provider.status && `It ${PROVIDER_WORDS[provider.status] ?? provider.status}.`;
+function waitFacts({ status, waiting_for, until, advice, provider }) {
+  const state = provider.status && `It ${PROVIDER_WORDS[provider.status] ?? provider.status}`;
   return [
     ["Waits for", waiting_for],
-    ["At the latest", until && html`${time(until)} <span class="quiet">in <${Countdown} to=${until} /></span>`],
-    ["What to do", advice && html`<strong class="why-advice"><${Words} text=${advice} /></strong>`],
-    ["Provider", (state || provider.message) && html`${state} ${provider.message}`],
+    // The deadline of an active bot is its next heartbeat, which is not the end of its wait.
+    ["At the latest", until && status !== "active" && html`${time(until)} <${Countdown} to=${until} before="in" />`],
+    ["What to do", advice && html`<strong class="why-advice">${withCode(advice)}</strong>`],
+    ["Provider", [state, provider.message].filter(Boolean).join(": ")],
   ];
-}
-
-/**
- * A sentence of the server. What it puts between backticks is a call or a command.
- *
- * @param {{text: string}} props
- */
-function Words({ text }) {
-  return text.split("`").map((part, number) => (number % 2 === 1 ? html`<code>${part}</code>` : part));
 }

@@ -34,7 +34,7 @@ export function useLoad(load, deps, every = 0) {
     setState((old) => ({ ...old, loading: true }));
     return loader.current().then(
       (data) => { if (call === newest.current) setState({ data, problem: null, loading: false }); },
-      (problem) => { if (call === newest.current) setState((old) => ({ data: old.data, problem, loading: false })); },
+      (problem) => { if (call === newest.current) setState(({ data }) => ({ data, problem: data !== undefined && isAway(problem) ? null : problem, loading: false })); },
     );
   }, []);
 
@@ -50,6 +50,15 @@ export function useLoad(load, deps, every = 0) {
   }, [every, ...deps]);
 
   return { ...state, reload };
+}
+
+/**
+ * Whether the server did not answer at all. The frame of the page says so, and what was loaded before is still shown.
+ *
+ * @param {any} problem
+ */
+export function isAway(problem) {
+  return [0, 502, 503, 504].includes(problem?.status);
 }
 
 /**

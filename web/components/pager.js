@@ -2,7 +2,7 @@
 
 import { html, useCallback, useEffect, useRef, useState } from "../lib/html.js";
 import { ProblemNote } from "./ui.js";
-import { whileVisible } from "./load.js";
+import { isAway, whileVisible } from "./load.js";
 
 /** The largest page of the API. */
 const LIMIT_MAX = 1000;
@@ -53,7 +53,7 @@ export function usePages(load, deps, { size = 100, every = 0 } = {}) {
           ? { ...old, rows: mergeRows(rows, old.rows), loading: false, problem: null }
           : { rows, next: next ?? null, loading: false, isFirst: false, problem: null }));
       },
-      (problem) => { if (call === newest.current) setState((old) => ({ ...old, problem, loading: false })); },
+      (problem) => { if (call === newest.current) setState((old) => ({ ...old, problem: !old.isFirst && isAway(problem) ? null : problem, loading: false })); },
     );
   }, [size]);
 

@@ -29,15 +29,41 @@ function platformOf(link) {
 
 const LAST_USER = "greenroom.start.user";
 
-/** The users that an operator can choose from. */
+/** With more users than this, an operator enters the id of the user instead of choosing. */
+const MOST_USERS = 1000;
+
+/** The users that an operator can choose from. `more` says that there are too many to choose from. */
 function useUsers() {
-  const [users, setUsers] = useState(/** @type {User[] | null} */ (null));
+  const [found, setFound] = useState(/** @type {{users: User[] | null, more: boolean}} */ ({ users: null, more: false }));
   const [problem, setProblem] = useState(/** @type {import("../lib/api.js").Problem | null} */ (null));
+  const listing = useRef(/** @type {ReturnType<typeof listUsers> | null} */ (null));
   useEffect(() => {
     if (session()?.kind !== "operator") return;
-    call("GET", "/admin/users?limit=200").then((answer) => setUsers(answer.users), (error) => setProblem(asProblem(error)));
+    listing.current = listUsers();
+    listing.current.then(setFound, (error) => setProblem(asProblem(error)));
   }, []);
-  return { users, problem };
+  return { ...found, problem, listing };
+}
+
+/**
+ * The user that the form is about: the one that was chosen last, if there is still such a user, else the first.
+ * @param {{users: User[] | null, more: boolean}} found
+ * @param {string} wanted
+ */
+function chooseUser({ users, more }, wanted) {
+  return more || users?.some(({ id }) => id === wanted) ? wanted.trim() : (users?.[0]?.id ?? "");
+}
+
+async function listUsers() {
+  /** @type {User[]} */
+  const users = [];
+  let cursor = "";
+  do {
+    const page = await call("GET", `/admin/users?limit=200${cursor && `&cursor=${encodeURIComponent(cursor)}`}`);
+    users.push(...page.users);
+    cursor = page.next_cursor ?? "";
+  } while (cursor && users.length < MOST_USERS);
+  return { users, more: cursor !== "" };
 }
 
 /**
@@ -48,15 +74,14 @@ function useUsers() {
  */
 export function StartForm({ meetingUrl = "", onStarted, onCancel }) {
   const operator = session()?.kind === "operator";
-  const { users, problem: usersProblem } = useUsers();
+  const { users, more, problem: usersProblem, listing } = useUsers();
   const [form, setForm] = useState({ link: meetingUrl, user: localStorage.getItem(LAST_USER) ?? "", name: "", priority: "", timeout: "" });
   const [busy, setBusy] = useState(false);
   const [problem, setProblem] = useState(/** @type {import("../lib/api.js").Problem | null} */ (null));
   const first = useRef(/** @type {HTMLInputElement | null} */ (null));
   useEffect(() => first.current?.focus(), []);
 
-  // The stored user may have been deleted.
-  const user = users?.some(({ id }) => id === form.user) ? form.user : (users?.[0]?.id ?? "");
+  const user = chooseUser({ users, more }, form.user);
   const body = useMemo(() => {
     /** @type {Record<string, unknown>} */
     const sent = { meeting_url: form.link.trim() };
@@ -79,8 +104,10 @@ export function StartForm({ meetingUrl = "", onStarted, onCancel }) {
     setBusy(true);
     setProblem(null);
     try {
-      const { bot } = await call("POST", path, body, { headers: { "idempotency-key": key } });
-      if (operator) localStorage.setItem(LAST_USER, user);
+      // A quick person sends the form before the users are there.
+      const sent = operator && !user && listing.current ? { ...body, user_id: chooseUser(await listing.current, form.user) } : body;
+      const { bot } = await call("POST", path, sent, { headers: { "idempotency-key": key } });
+      if (operator) localStorage.setItem(LAST_USER, String(sent.user_id));
       toast("The bot is on its way");
       onStarted?.(bot);
       go(`/bots/${bot.id}`);
@@ -105,7 +132,9 @@ export function StartForm({ meetingUrl = "", onStarted, onCancel }) {
       <label for="start-user">User</label>
       ${users?.length === 0
         ? html`<p class="hint" id="start-user">There is no user yet. Create one with <code>POST /admin/users</code>; see <a href="/docs">the documentation</a>.</p>`
-        : html`<select id="start-user" required disabled=${!users} value=${user} onChange=${set("user")}>
+        : more
+          ? html`<input id="start-user" type="text" autocomplete="off" spellcheck="false" required placeholder="Id of the user" value=${form.user} onInput=${set("user")} />`
+          : html`<select id="start-user" required=${users !== null} disabled=${!users} value=${user} onChange=${set("user")}>
             ${users ? users.map(({ id, name, email }) => html`<option key=${id} value=${id}>${name ? `${name} (${email})` : email}</option>`) : html`<option value="">Loading</option>`}
           </select>`}
       <${ProblemNote} problem=${usersProblem} />
@@ -133,8 +162,8 @@ export function StartForm({ meetingUrl = "", onStarted, onCancel }) {
     <div class="dialog-buttons">
       ${onCancel && html`<button type="button" onClick=${onCancel}>Cancel</button>`}
       <span class="action-buttons">
-        <button class="primary" type="submit" aria-busy=${busy} disabled=${operator && !user}>${busy && html`<span class="spinner" aria-hidden="true"></span>`}Start the bot</button>
-        <${CopyMenu} name="Start the bot" curl=${asCurl("POST", path, body)} cli=${cli} tone="primary" />
+        <button class="primary" type="submit" aria-busy=${busy} disabled=${users?.length === 0}>${busy && html`<span class="spinner" aria-hidden="true"></span>`}Start the bot</button>
+        <${CopyMenu} name="this request" curl=${asCurl("POST", path, body)} cli=${cli} tone="primary" />
       </span>
     </div>
   </form>`;

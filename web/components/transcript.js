@@ -3,7 +3,7 @@
 import { html, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { Loading, ProblemNote } from "./ui.js";
-import { whileVisible, withQuery } from "./load.js";
+import { isAway, whileVisible, withQuery } from "./load.js";
 
 /** @typedef {import("../lib/types.js").Schemas["Segment"]} Segment */
 
@@ -41,7 +41,7 @@ function useSegments(path, isOver) {
         number += 1;
       }
     } catch (error) {
-      if (isCurrent()) setProblem(error);
+      if (isCurrent() && !(isAway(error) && pages.current.length > 0)) setProblem(error);
     }
   }, [path]);
 

@@ -116,11 +116,13 @@ export function withCode(text) {
 const NEXT_STEPS = {
   unreachable: "Check that the server runs, and the network between it and this browser.",
   overloaded: "The server has too much to do. Try again in a few seconds.",
-  limit_reached: "Stop a bot of this user, or raise its limit.",
-  not_found: "It may have been deleted. Look for it with the search.",
-  bot_ended: "The bot has ended, so it cannot be changed any more.",
-  forbidden_origin: "Open this page by the address that the server is configured with.",
   unavailable: "Something that the server needs does not answer. Try again in a few seconds.",
+  internal: "This is a fault of the server. Its log has more, under the id of the request.",
+  limit_reached: "Stop a bot of this user, or raise the limit of the user.",
+  duplicate_bot: "The user has a bot in this meeting already.",
+  invalid_transition: "The state has changed meanwhile. Look at it again.",
+  bot_ended: "The bot has ended, so it cannot be changed any more.",
+  forbidden_origin: "Open this page by the address in `public_url` of the configuration.",
 };
 
 /**
@@ -134,7 +136,7 @@ export function ProblemNote({ problem, onRetry }) {
     <${Icon} name="alert" />
     <div>
       <p class="problem-detail">${withCode(problem.detail)}</p>
-      ${next && html`<p>${next}</p>`}
+      ${next && html`<p>${withCode(next)}</p>`}
       ${problem.request_id && html`<p class="problem-id">Request <code>${problem.request_id}</code></p>`}
       ${onRetry && html`<button type="button" class="small" onClick=${onRetry}>Try again</button>`}
     </div>
@@ -146,11 +148,11 @@ export function Loading() {
 }
 
 /**
- * A part of a page with a heading. `level` is the level of the heading.
- * @param {{title: unknown, actions?: unknown, children?: unknown, level?: 2 | 3, class?: string, id?: string, flush?: boolean}} props
+ * A part of a page with a heading. `level` is the level of the heading. With a `label` it is a landmark.
+ * @param {{title: unknown, actions?: unknown, children?: unknown, level?: 2 | 3, class?: string, id?: string, flush?: boolean, label?: string}} props
  */
-export function Panel({ title, actions, children, level = 2, class: extra = "", id, flush = false }) {
-  return html`<section class=${`panel ${extra}`} id=${id}>
+export function Panel({ title, actions, children, level = 2, class: extra = "", id, flush = false, label }) {
+  return html`<section class=${`panel ${extra}`} id=${id} aria-label=${label}>
     <header class="panel-head">
       ${level === 2 ? html`<h2>${title}</h2>` : html`<h3>${title}</h3>`}
       ${actions && html`<div class="panel-actions">${actions}</div>`}

@@ -378,6 +378,11 @@ export function clearFleet() {
   publish({ ...noChanges(), snapshot: true, queue: true, gates: true, keepers: true, connection: true });
 }
 
+/** Marks the time when all slots are on the screen for the first time, for measurements. */
+export function markDrawn() {
+  if (performance.getEntriesByName("greenroom-slots-drawn").length === 0) performance.mark("greenroom-slots-drawn");
+}
+
 // ---- listeners ----
 
 /** @type {Set<(changes: Changes) => void>} */

@@ -5,6 +5,11 @@ import { Problem, call, onUnauthorized } from "./api.js";
 
 /** @typedef {import("./types.js").BrowserSession} BrowserSession */
 
+/**
+ * Set while this browser is signed in. The page cannot see the cookie; without this mark it need not ask the server.
+ */
+const MARK = "greenroom.signed-in";
+
 /** @type {BrowserSession | null} */
 let current = null;
 /** Why nobody is signed in any more, for the sign-in page. */
@@ -24,6 +29,8 @@ onUnauthorized(() => {
  */
 function set(session, reason = "") {
   current = session;
+  if (session) localStorage.setItem(MARK, session.kind);
+  else localStorage.removeItem(MARK);
   ended = reason;
   for (const listener of [...listeners]) listener();
 }
@@ -41,14 +48,18 @@ export function base() {
   return current?.kind === "operator" ? "/admin" : "";
 }
 
-/** Asks the server who is signed in. */
+/** Asks the server who is signed in, if someone is. */
 export async function loadSession() {
+  if (!localStorage.getItem(MARK)) {
+    if (current) set(null, "You signed out in another tab.");
+    return null;
+  }
   try {
     const found = await call("GET", "/session");
     if (found.kind !== current?.kind || found.user_id !== current?.user_id) set(found);
   } catch (error) {
-    // Without a session the answer is 401, which is reported to the listener above.
     if (!(error instanceof Problem) || error.status !== 401) throw error;
+    set(null, "The session has ended. Sign in again.");
   }
   return current;
 }

@@ -64,7 +64,7 @@ export function AttentionPanel() {
   const shown = all ? items : items.slice(0, FIRST_SHOWN);
   const title = html`Attention <span class=${critical > 0 ? "tag bad" : "tag wait"}>${items.length}</span>`;
   const more = items.length > FIRST_SHOWN && html`<button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? "Show less" : `Show all ${items.length}`}</button>`;
-  return html`<${Panel} title=${title} actions=${more} class=${critical > 0 ? "attention critical" : "attention"} flush>
+  return html`<${Panel} title=${title} label="Attention" actions=${more} class=${critical > 0 ? "attention critical" : "attention"} flush>
     <ul class="attention-list">${shown.map((item) => html`<${AttentionRow} key=${item.kind + item.subject} item=${item} />`)}</ul>
     <p class="unseen" role="status">${count(items.length, "item")} that need attention</p>
   <//>`;

@@ -89,6 +89,7 @@ function Detail({ detail }) {
 
 /** @param {{name: string, value: unknown}} props */
 function Value({ name, value }) {
+  if (name === "bot_id" && typeof value === "string") return html`<${BotLink} id=${value} />`;
   if (!Array.isArray(value)) return html`<${Text} text=${typeof value === "string" ? value : JSON.stringify(value)} />`;
   return html`
     ${value.slice(0, LISTED_MAX).map((one) => (name === "bots" ? html`<${BotLink} key=${one} id=${one} />`

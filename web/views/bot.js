@@ -3,7 +3,7 @@
 import { html, useEffect, useMemo, useState } from "../lib/html.js";
 import { call, quoted } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { ENDED, ago, duration, statusLabel, time, useNow } from "../lib/format.js";
+import { ENDED, ago, duration, lasted, statusLabel, time, useNow } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { base, useSession } from "../lib/session.js";
 import { ActionButton } from "../components/action.js";
@@ -118,8 +118,8 @@ function BotHead({ bot, path, since, until, onDone }) {
   const isOver = ENDED.includes(bot.status);
   const note = html`
     <span role="status"><${StatusMark} status=${bot.status} kind="bot" /></span>
-    ${since && html`<span class="quiet">${ago(since)}</span>`}
-    ${until && !isOver && html`<span>${DEADLINES[bot.status] ?? "deadline in"} <${Countdown} to=${until} /></span>`}
+    ${since && html`<span class="quiet">${isOver ? ago(since) : `for ${lasted(since)}`}</span>`}
+    ${until && !isOver && html`<${Countdown} to=${until} before=${DEADLINES[bot.status] ?? "deadline in"} />`}
     ${bot.queue_position && html`<span>position ${bot.queue_position} in the queue</span>`}
     ${bot.estimated_wait_ms != null && html`<span class="quiet">about ${duration(bot.estimated_wait_ms)} to wait</span>`}
     <${OutsideLink} href=${bot.meeting_url}>${statusLabel(bot.platform)} ${bot.native_meeting_id}<//>`;
@@ -133,7 +133,8 @@ function BotHead({ bot, path, since, until, onDone }) {
 
 /** @param {{bot: Bot, isOperator: boolean}} props */
 function BotFacts({ bot, isOperator }) {
-  const user = useLoad(() => (isOperator ? call("GET", `/admin/users/${bot.user_id}`) : Promise.resolve(null)), [bot.user_id, isOperator]);
+  const isProbe = bot.metadata?.probe === true;
+  const user = useLoad(() => (isOperator && !isProbe ? call("GET", `/admin/users/${bot.user_id}`) : Promise.resolve(null)), [bot.user_id, isOperator]);
   /** @type {import("../lib/types.js").User | undefined} */
   const owner = user.data?.user;
   const session = bot.sessions?.at(-1);
@@ -144,7 +145,7 @@ function BotFacts({ bot, isOperator }) {
       ["Meeting", html`<${OutsideLink} href=${bot.meeting_url} />`],
       ["Platform", statusLabel(bot.platform)],
       ["Display name", bot.bot_display_name],
-      ["User", isOperator && (owner ? html`${owner.name} <span class="quiet">${owner.email}</span>` : html`<span class="id">${bot.user_id}</span>`)],
+      ["User", isOperator && (isProbe ? "none: it is a probe of the pool" : owner ? html`${owner.name} <span class="quiet">${owner.email}</span>` : html`<span class="id">${bot.user_id}</span>`)],
       ["Pool", bot.pool && (isOperator ? html`<${PoolLink} name=${bot.pool} />` : bot.pool)],
       ["Slot", bot.slot && (isOperator ? html`<${SlotLink} name=${bot.slot} />` : bot.slot)],
       ["Priority", String(bot.priority)],

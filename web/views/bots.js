@@ -15,6 +15,12 @@ import { Empty, Loading, OutsideLink, ProblemNote, StatusMark } from "../compone
 
 /** @typedef {import("../lib/types.js").Bot} Bot */
 
+/**
+ * What a row needs of a bot. The bots of a slot have no link and no slot.
+ *
+ * @typedef {Pick<Bot, "id" | "platform" | "native_meeting_id" | "status" | "created_at"> & Partial<Bot>} BotRow
+ */
+
 const STATUSES = ["scheduled", "queued", "deploying", "starting", "awaiting_admission", "needs_help", "active", "stopping", "completed", "failed"];
 const PLATFORMS = ["google_meet", "teams", "zoom"];
 const EVERY_MS = 10_000;
@@ -72,28 +78,30 @@ export function BotsPage({ query }) {
 
 /**
  * @param {object} props
- * @param {Bot[]} props.rows
+ * @param {BotRow[]} props.rows
  * @param {boolean} props.isOperator
+ * @param {boolean} [props.hasSlot]
  * @param {import("../components/table.js").Selection} [props.selection]
  * @param {string} [props.caption]
  * @param {boolean} [props.isFramed]
  */
-export function BotTable({ rows, isOperator, selection, caption = "Bots, newest first", isFramed = true }) {
-  /** @type {import("../components/table.js").Column<Bot>[]} */
-  const columns = [
+export function BotTable({ rows, isOperator, selection, caption = "Bots, newest first", isFramed = true, hasSlot = true }) {
+  /** @type {import("../components/table.js").Column<BotRow>[]} */
+  const all = [
     { title: "Bot", head: true, cell: (bot) => html`<span class="cell-name"><${BotLink} id=${bot.id}>${bot.bot_display_name || "Bot"}<//><span class="id quiet">${shortId(bot.id)}</span></span>` },
     { title: "Status", cell: (bot) => html`<${LiveStatus} bot=${bot} />` },
     { title: "Since", number: true, from: 2, cell: (bot) => html`<${Since} bot=${bot} />` },
-    { title: "Meeting", from: 2, cell: (bot) => html`<span class="cell-meeting"><${OutsideLink} href=${bot.meeting_url}>${bot.native_meeting_id}<//></span>` },
+    { title: "Meeting", from: 2, cell: (bot) => html`<span class="cell-meeting"><${OutsideLink} href=${bot.meeting_url ?? ""}>${bot.native_meeting_id}<//></span>` },
     { title: "Platform", from: 3, cell: (bot) => statusLabel(bot.platform) },
     { title: "Slot", from: 3, cell: (bot) => (isOperator ? html`<${SlotLink} name=${bot.slot} />` : bot.slot ?? "") },
     { title: "Requested", number: true, from: 4, cell: (bot) => time(bot.created_at) },
   ];
-  return html`<${Table} caption=${caption} columns=${columns} rows=${rows} isFramed=${isFramed} keyOf=${(/** @type {Bot} */ bot) => bot.id}
-    nameOf=${(/** @type {Bot} */ bot) => `${bot.bot_display_name || "the bot"} ${shortId(bot.id)}`} selection=${selection} />`;
+  const columns = hasSlot ? all : all.filter(({ title }) => title !== "Slot");
+  return html`<${Table} caption=${caption} columns=${columns} rows=${rows} isFramed=${isFramed} keyOf=${(/** @type {BotRow} */ bot) => bot.id}
+    nameOf=${(/** @type {BotRow} */ bot) => `${bot.bot_display_name || "the bot"} ${shortId(bot.id)}`} selection=${selection} />`;
 }
 
-/** @param {{bot: Bot}} props */
+/** @param {{bot: BotRow}} props */
 function LiveStatus({ bot }) {
   const live = useFleet((fleet) => fleet.bots.get(bot.id)?.status);
   const isOver = ENDED.includes(bot.status);
@@ -104,7 +112,7 @@ function LiveStatus({ bot }) {
     </span>`;
 }
 
-/** @param {{bot: Bot}} props */
+/** @param {{bot: BotRow}} props */
 function Since({ bot }) {
   useNow(1000);
   const live = useFleet((fleet) => fleet.bots.get(bot.id)?.since);

@@ -2,8 +2,9 @@
 
 import { html, useMemo } from "../lib/html.js";
 import { call } from "../lib/api.js";
+import { useFleet } from "../lib/fleet.js";
 import { count, duration, number, statusLabel } from "../lib/format.js";
-import { go, link } from "../lib/router.js";
+import { go, link, setQuery } from "../lib/router.js";
 import { Chart } from "../components/chart.js";
 import { useLoad, withQuery } from "../components/load.js";
 import { PageHead } from "../components/page-parts.js";
@@ -20,7 +21,7 @@ import { Empty, Loading, Panel, ProblemNote } from "../components/ui.js";
  * @property {number | null} placed_per_second
  */
 
-/** @typedef {{step: string, from: string, to: string, points: Point[]}} Stats */
+/** @typedef {{from: string, to: string, step_ms: number, points: Point[]}} Stats */
 /** @typedef {import("../components/chart.js").Series} Series */
 
 const HOUR = 3600;
@@ -30,9 +31,9 @@ const RANGE_NAMES = [["hour", "Last hour"], ["day", "Last day"], ["month", "Last
 /** The server keeps minutes for so long; before that, hours. */
 const MINUTES_KEPT = 48 * HOUR;
 /** More bars cannot be told apart. */
-const BARS_MAX = 150;
-/** Lengths of the time of one bar, in seconds. */
-const BAR_LENGTHS = [60, 120, 300, 600, 900, 1800, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR];
+const POINTS_MAX = 150;
+/** Steps that can be asked for, in seconds. */
+const STEPS = [60, 120, 300, 600, 900, 1800, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR];
 const EVERY_MS = 60_000;
 const ZOOM_MIN = 300;
 
@@ -40,30 +41,37 @@ const ZOOM_MIN = 300;
 export function ChartsPage({ query }) {
   const chosen = chosenTime(query);
   const name = query.range in RANGES ? /** @type {keyof typeof RANGES} */ (query.range) : "hour";
-  const key = chosen ? `${chosen[0]}-${chosen[1]}` : name;
+  const { pool = "" } = query;
   const loaded = useLoad(() => {
     const [from, to] = chosen ?? lastTime(name);
-    const step = to - from <= MINUTES_KEPT && Date.now() / 1000 - from <= MINUTES_KEPT ? "minute" : "hour";
-    const path = withQuery("/admin/stats", { from: iso(from), to: iso(to), step });
-    return call("GET", path).then((/** @type {Stats} */ stats) => ({ stats, range: /** @type {[number, number]} */ ([from, to]) }));
-  }, [key], chosen ? 0 : EVERY_MS);
+    return call("GET", withQuery("/admin/stats", { from: iso(from), to: iso(to), step: `${stepOf(from, to) / 60}m`, pool }));
+  }, [chosen ? `${chosen[0]}-${chosen[1]}` : name, pool], chosen ? 0 : EVERY_MS);
+  /** @type {Stats | undefined} */
+  const stats = loaded.data;
 
   const zoom = (/** @type {number} */ from, /** @type {number} */ to) => {
     const missing = Math.max(0, ZOOM_MIN - (to - from));
-    go("/charts", { range: name, from: iso(from - Math.ceil(missing / 2)), to: iso(to + Math.ceil(missing / 2)) });
+    go("/charts", { range: name, pool, from: iso(from - Math.ceil(missing / 2)), to: iso(to + Math.ceil(missing / 2)) });
   };
-  const reset = () => { if (chosen) go("/charts", { range: name }); };
+  const reset = () => { if (chosen) go("/charts", { range: name, pool }); };
+  const pools = useFleet((fleet) => fleet.pools.map((one) => one.name));
   const actions = html`
+    ${(pools.length > 1 || pool) && html`
+      <div class="filters">
+        <select aria-label="Pool" value=${pool} onChange=${(/** @type {any} */ event) => setQuery({ pool: event.currentTarget.value })}>
+          <option value="">All pools</option>
+          ${(pools.includes(pool) || !pool ? pools : [pool, ...pools]).map((one) => html`<option key=${one} value=${one}>${one}</option>`)}
+        </select>
+      </div>`}
     <nav class="tabs" aria-label="Time">
-      ${RANGE_NAMES.map(([range, label]) => html`<a key=${range} href=${link("/charts", { range })} aria-current=${!chosen && range === name ? "page" : undefined}>${label}</a>`)}
+      ${RANGE_NAMES.map(([range, label]) => html`<a key=${range} href=${link("/charts", { range, pool })} aria-current=${!chosen && range === name ? "page" : undefined}>${label}</a>`)}
     </nav>`;
-  const span = loaded.data?.range ?? chosen ?? lastTime(name);
   return html`
     <div class="page">
-      <${PageHead} title="Charts" actions=${actions} note=${html`<${TimeNote} span=${span} isChosen=${Boolean(chosen)} zoom=${zoom} reset=${reset} />`} />
+      <${PageHead} title="Charts" actions=${actions} note=${html`<${TimeNote} span=${chosen ?? lastTime(name)} isChosen=${Boolean(chosen)} zoom=${zoom} reset=${reset} />`} />
       ${loaded.problem && html`<${StatsProblem} problem=${loaded.problem} onRetry=${loaded.reload} />`}
-      ${!loaded.data && !loaded.problem && html`<${Loading} />`}
-      ${loaded.data && html`<${AllCharts} stats=${loaded.data.stats} range=${loaded.data.range} zoom=${zoom} reset=${reset} />`}
+      ${!stats && !loaded.problem && html`<${Loading} />`}
+      ${stats && html`<${AllCharts} stats=${stats} zoom=${zoom} reset=${reset} />`}
     </div>`;
 }
 
@@ -89,88 +97,89 @@ function TimeNote({ span: [from, to], isChosen, zoom, reset }) {
       <button type="button" class="small" disabled=${to - from <= ZOOM_MIN} onClick=${() => zoom(from + quarter, to - quarter)}>Zoom in</button>
       ${isChosen && html`<button type="button" class="small" onClick=${reset}>Back to the whole time</button>`}
     </span>
-    <span class="quiet chart-hint">Drag over a chart to zoom. Double click to go back.</span>`;
+    <span class="quiet chart-hint">Drag to zoom, double click to go back.</span>`;
 }
 
-/** @param {{stats: Stats, range: [number, number], zoom: (from: number, to: number) => void, reset: () => void}} props */
-function AllCharts({ stats, range, zoom, reset }) {
-  const charts = useMemo(() => chartsOf(stats, range), [stats, range]);
-  if (stats.points.length === 0) {
+/** @param {{stats: Stats, zoom: (from: number, to: number) => void, reset: () => void}} props */
+function AllCharts({ stats, zoom, reset }) {
+  const charts = useMemo(() => chartsOf(stats), [stats]);
+  const times = useMemo(() => stats.points.map((point) => Date.parse(point.at) / 1000), [stats]);
+  if (times.length === 0) {
     return html`<${Empty} title="Nothing was recorded in this time"><p>The server writes its numbers once a minute. Choose another time, or wait a minute.</p><//>`;
   }
+  /** @type {[number, number]} */
+  const range = [Date.parse(stats.from) / 1000, Date.parse(stats.to) / 1000];
   return html`
     <div class="charts">
-      ${charts.map((chart) => html`
-        <${Panel} key=${chart.title} class=${chart.isWide ? "is-wide" : ""} title=${html`${chart.title} <span class="chart-unit">${chart.unit}</span>`} actions=${html`<span class="chart-total">${chart.total}</span>`}>
-          <${Chart} title=${chart.title} shape=${chart.shape} times=${chart.times} range=${range} series=${chart.series} format=${chart.format} onZoom=${zoom} onReset=${reset} />
+      ${charts.map(({ title, unit, total, shape, series, format, isWide }) => html`
+        <${Panel} key=${title} class=${isWide ? "is-wide" : ""} title=${html`${title} <span class="chart-unit">${unit}</span>`} actions=${html`<span class="chart-total">${total}</span>`}>
+          <${Chart} title=${title} shape=${shape} times=${times} range=${range} series=${series} format=${format} onZoom=${zoom} onReset=${reset} />
         <//>`)}
     </div>`;
 }
 
 /**
+ * @typedef {object} ChartSpec
+ * @property {string} title
+ * @property {string} unit
+ * @property {string} total the most important number, beside the title
+ * @property {import("../components/chart.js").ChartProps["shape"]} shape
+ * @property {Series[]} series
+ * @property {(value: number) => string} format
+ * @property {boolean} [isWide]
+ */
+
+/**
  * The charts, in the order in which an operator reads them.
  *
  * @param {Stats} stats
- * @param {[number, number]} range
+ * @returns {ChartSpec[]}
  */
-function chartsOf({ points, step }, range) {
-  const times = points.map((point) => Date.parse(point.at) / 1000);
-  const stepLength = step === "hour" ? HOUR : 60;
-  const wanted = (range[1] - range[0]) / BARS_MAX;
-  const bar = BAR_LENGTHS.find((length) => length >= wanted && length >= stepLength) ?? 24 * HOUR;
-  const per = `per ${duration(bar * 1000)}`;
-  /** @type {(label: string, color: string, values: (number | null | undefined)[]) => Series} */
-  const raw = (label, color, values) => ({ label, color, values: values.map((value) => value ?? null) });
-  const barTimes = [...new Set(times.map((at) => at - (at % bar)))];
-  /** @type {typeof raw} */
-  const summed = (label, color, values) => ({ label, color, values: sumUp(times, values, barTimes, bar) });
-  const pick = (/** @type {(point: Point) => number | null | undefined} */ of) => points.map(of);
-  const total = (/** @type {Series[]} */ series) => series.flatMap((one) => one.values).reduce((/** @type {number} */ sum, value) => sum + (value ?? 0), 0);
-
-  const requests = [summed("Requests", "--chart-1", pick((point) => point.requests))];
+function chartsOf({ points, step_ms }) {
+  /** @type {(label: string, color: string, of: (point: Point) => number | null | undefined) => Series} */
+  const line = (label, color, of) => ({ label, color, values: points.map((point) => of(point) ?? null) });
+  const unit = `per ${duration(step_ms)}`;
+  const requests = [line("Requests", "--chart-1", (point) => point.requests)];
   const waits = [
-    raw("p50: half wait less", "--chart-1", pick((point) => point.waits?.p50_ms)),
-    raw("p95: one in 20 waits longer", "--chart-3", pick((point) => point.waits?.p95_ms)),
+    line("p50: half wait less", "--chart-1", (point) => point.waits?.p50_ms),
+    line("p95: one in 20 waits longer", "--chart-3", (point) => point.waits?.p95_ms),
   ];
   const starts = [
-    summed("Hot", "--chart-1", pick((point) => point.starts?.hot)),
-    summed("From stopped", "--chart-2", pick((point) => point.starts?.stopped)),
-    summed("Cold", "--chart-3", pick((point) => point.starts?.cold)),
+    line("Hot", "--chart-1", (point) => point.starts?.hot),
+    line("From stopped", "--chart-2", (point) => point.starts?.stopped),
+    line("Cold", "--chart-3", (point) => point.starts?.cold),
   ];
-  const slots = [["busy", "--slot-busy"], ["idle", "--slot-idle"], ["creating", "--slot-creating"], ["draining", "--slot-draining"], ["error", "--slot-error"]]
-    .map(([status, color]) => raw(statusLabel(status), color, pick((point) => point.slots?.[status])));
-  const ends = [["none", "As planned", "--chart-1"], ["host", "The meeting", "--chart-2"], ["bot", "The bot", "--chart-5"], ["provider", "The provider", "--chart-4"], ["capacity", "No free slot", "--chart-3"]]
-    .map(([fault, label, color]) => summed(label, color, pick((point) => point.ends?.by_fault?.[fault])));
-  const highest = Math.max(0, ...waits[1].values.map((value) => value ?? 0));
-  const last = (/** @type {Series[]} */ series) => series.reduce((sum, one) => sum + (one.values.findLast((value) => value !== null) ?? 0), 0);
-  const whole = (/** @type {number} */ value) => (Number.isInteger(value) ? number(value) : "");
-
+  const ends = [["none", "As planned", "--chart-1"], ["host", "Meeting", "--chart-2"], ["bot", "Bot", "--chart-5"], ["provider", "Provider", "--chart-4"], ["capacity", "No free slot", "--chart-3"]]
+    .map(([fault, label, color]) => line(label, color, (point) => point.ends?.by_fault?.[fault]));
+  const slots = ["busy", "idle", "creating", "draining", "error"].map((status) => line(statusLabel(status), `--slot-${status}`, (point) => point.slots?.[status]));
+  const longest = Math.max(0, ...waits[1].values.map((value) => value ?? 0));
   return [
-    { title: "Requests", unit: per, shape: /** @type {const} */ ("bars"), times: barTimes, series: requests, format: whole, total: count(total(requests), "request"), isWide: false },
-    { title: "Waits for a slot", unit: `per ${duration(stepLength * 1000)}`, shape: /** @type {const} */ ("lines"), times, series: waits, format: duration, total: highest > 0 ? `highest p95 ${duration(highest)}` : "no waits", isWide: false },
-    { title: "Starts", unit: per, shape: /** @type {const} */ ("bars"), times: barTimes, series: starts, format: whole, total: count(total(starts), "start"), isWide: false },
-    { title: "Ends, by cause", unit: per, shape: /** @type {const} */ ("bars"), times: barTimes, series: ends, format: whole, total: count(total(ends), "end"), isWide: false },
-    { title: "Slots, by status", unit: "", shape: /** @type {const} */ ("areas"), times, series: slots, format: whole, total: `${count(last(slots), "slot")} at the end`, isWide: true },
+    { title: "Requests", unit, total: count(sum(requests), "request"), shape: "bars", series: requests, format: whole },
+    { title: "Waits for a slot", unit, total: longest > 0 ? `highest p95 ${duration(longest)}` : "no waits", shape: "lines", series: waits, format: duration },
+    { title: "Starts", unit, total: count(sum(starts), "start"), shape: "bars", series: starts, format: whole },
+    { title: "Ends, by cause", unit, total: count(sum(ends), "end"), shape: "bars", series: ends, format: whole },
+    { title: "Slots, by status", unit: "", total: `${count(Math.round(lastSum(slots)), "slot")} at the end`, shape: "areas", series: slots, format: decimal, isWide: true },
   ];
 }
 
+/** @param {Series[]} series */
+const sum = (series) => series.flatMap((one) => one.values).reduce((/** @type {number} */ all, value) => all + (value ?? 0), 0);
+/** @param {Series[]} series */
+const lastSum = (series) => series.reduce((all, one) => all + (one.values.findLast((value) => value !== null) ?? 0), 0);
+/** Ticks between whole numbers have no text: there are no half bots. */
+const whole = (/** @type {number} */ value) => (Number.isInteger(value) ? number(value) : "");
+/** The mean of a longer step has decimals. */
+const decimal = (/** @type {number} */ value) => number(Math.round(value * 10) / 10);
+
 /**
- * Adds up the values of each bar. A bar without any value stays empty.
+ * The shortest step that gives no more points than can be told apart.
  *
- * @param {number[]} times
- * @param {(number | null | undefined)[]} values
- * @param {number[]} barTimes
- * @param {number} bar
+ * @param {number} from
+ * @param {number} to
  */
-function sumUp(times, values, barTimes, bar) {
-  /** @type {Map<number, number>} */
-  const sums = new Map();
-  for (const [row, value] of values.entries()) {
-    if (value === null || value === undefined) continue;
-    const at = times[row] - (times[row] % bar);
-    sums.set(at, (sums.get(at) ?? 0) + value);
-  }
-  return barTimes.map((at) => sums.get(at) ?? null);
+function stepOf(from, to) {
+  const shortest = Date.now() / 1000 - from < MINUTES_KEPT ? 60 : HOUR;
+  return STEPS.find((step) => step >= shortest && (to - from) / step <= POINTS_MAX) ?? 24 * HOUR;
 }
 
 /**

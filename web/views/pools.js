@@ -45,7 +45,7 @@ function PoolTable({ pools }) {
 
 /** @param {{pool: Pool}} props */
 export function ProviderState({ pool }) {
-  return html`${pool.provider}${pool.closed_until && html` <span class="closed">closed for <${Countdown} to=${pool.closed_until} /></span>`}`;
+  return html`${pool.provider}${pool.closed_until && html` <span class="closed">closed, tried again in <${Countdown} to=${pool.closed_until} /></span>`}`;
 }
 
 /**

@@ -1,7 +1,7 @@
 // Slots on one canvas, for fleets with more cells than a browser handles well as elements. Only changed cells are drawn
 // again, and long work is done in slices. `slot-table.js` is the accessible form of the same slots.
 
-import { fleet, subscribe } from "../lib/fleet.js";
+import { fleet, markDrawn, subscribe } from "../lib/fleet.js";
 import { go } from "../lib/router.js";
 import { hideCard, showCard } from "./slot-card.js";
 import { SLOT_STATUSES, matches } from "./slot-filter.js";
@@ -115,6 +115,7 @@ export class SlotCanvas {
       this.dirty.delete(name);
       if (performance.now() > end + SLICE_MS) break;
     }
+    if (this.undrawn >= this.names.length) markDrawn();
     if (this.undrawn < this.names.length || this.dirty.size > 0) this.plan();
   }
 

@@ -1,7 +1,7 @@
 // Slots as elements: one link per slot, in a list per pool. The cells are made and changed without rendering, so that a
 // change costs only its own cells. One cell is in the tab order; the arrow keys move between cells.
 
-import { fleet, subscribe } from "../lib/fleet.js";
+import { fleet, markDrawn, subscribe } from "../lib/fleet.js";
 import { statusLabel } from "../lib/format.js";
 import { matches } from "./slot-filter.js";
 import { CARD_ID, hideCard, showCard } from "./slot-card.js";
@@ -98,6 +98,7 @@ export class SlotCells {
     }
     if (!this.cells.has(this.current)) this.setCurrent(this.cells.keys().next().value ?? "");
     this.structure = structure;
+    markDrawn();
     return true;
   }
 

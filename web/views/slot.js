@@ -3,7 +3,7 @@
 import { html } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { ago, bytes, duration, time, useNow } from "../lib/format.js";
+import { bytes, duration, lasted, time, useNow } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { ActionButton } from "../components/action.js";
 import { Explain } from "../components/explain.js";
@@ -14,10 +14,16 @@ import { BotTable } from "./bots.js";
 import { SLOT_ACTIONS } from "./slots.js";
 
 /** @typedef {import("../lib/types.js").Slot} Slot */
-/** @typedef {import("../lib/types.js").Bot} Bot */
 /** @typedef {import("../lib/types.js").Schemas["Failure"]} Failure */
 
 const EVERY_MS = 10_000;
+
+/**
+ * What the deadline of a status is for.
+ *
+ * @type {Record<string, string>}
+ */
+const DEADLINES = { creating: "must be ready in", error: "next recovery in" };
 
 /** @param {{params: Record<string, string>}} props */
 export function SlotPage({ params }) {
@@ -39,19 +45,19 @@ export function SlotPage({ params }) {
   const shown = live ? { ...slot, status: live.status, hot: live.hot, bot_id: live.bot_id ?? null } : slot;
   /** @type {Failure[]} */
   const failures = one.data.failures ?? [];
-  /** @type {Bot[] | undefined} */
-  const bots = one.data.bots ?? one.data.slot.bots;
+  /** @type {import("./bots.js").BotRow[] | undefined} */
+  const bots = one.data.bots;
   return html`
     <div class="page">
       <${SlotHead} slot=${shown} since=${live?.since ?? slot.status_since ?? explanation.data?.since} path=${path}
-        until=${slot.deadline_at ?? explanation.data?.until} onDone=${reloadAll} />
+        until=${slot.deadline_at === undefined ? explanation.data?.until : slot.deadline_at} onDone=${reloadAll} />
       <div class="page-columns">
         <div class="page-main">
           <${Explain} title="Why" loaded=${explanation} />
           <${Panel} title="Failures"><${Failures} failures=${failures} /><//>
           ${bots && html`
             <${Panel} title="Bots that ran here" flush=${bots.length > 0}>
-              ${bots.length > 0 ? html`<${BotTable} rows=${bots} isOperator=${true} isFramed=${false} caption="Bots that ran in this slot, newest first" />`
+              ${bots.length > 0 ? html`<${BotTable} rows=${bots} isOperator=${true} isFramed=${false} hasSlot=${false} caption="Bots that ran in this slot, newest first" />`
                 : html`<p class="quiet">No bot has run here yet.</p>`}
             <//>`}
         </div>
@@ -68,9 +74,9 @@ function SlotHead({ slot, since, until, path, onDone }) {
   useNow(1000);
   const note = html`
     <${StatusMark} status=${slot.status} kind="slot" />
-    ${since && html`<span class="quiet">${ago(since)}</span>`}
+    ${since && html`<span class="quiet">for ${lasted(since)}</span>`}
     ${slot.hot && html`<span class="tag good">hot</span>`}
-    ${until && html`<span>deadline in <${Countdown} to=${until} /></span>`}
+    ${until && html`<${Countdown} to=${until} before=${DEADLINES[slot.status] ?? "deadline in"} />`}
     ${slot.bot_id && html`<span>bot <${BotLink} id=${slot.bot_id} /></span>`}`;
   const { drain, delete: remove } = SLOT_ACTIONS;
   const actions = html`
