@@ -75,7 +75,7 @@ export function Timeline({ events, steps }) {
             <th scope="col">Status</th>
             <th scope="col" class="from-2">Since</th>
             <th scope="col" class="right">Took</th>
-            <th scope="col" class="right">${hasMedian ? "Median" : ""}</th>
+            <th scope="col" class="right"><span class=${hasMedian ? "" : "unseen"}>Median</span></th>
             <th scope="col" class="cell-bar"><span class="unseen">Compared with the median</span></th>
           </tr>
         </thead>

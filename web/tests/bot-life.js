@@ -28,5 +28,5 @@ await scenario(async ({ page, newPage, settings }) => {
   assert((await head.getByRole("button", { name: "Stop", exact: true }).count()) === 0, "an ended bot can be stopped");
 
   await page.goto(`${settings.url}/#/audit`);
-  await page.getByRole("main").getByText(id).first().waitFor();
+  await page.getByRole("main").locator(`a[href*="${id}"]`).first().waitFor();
 }, { allowed: [/status of 422/, /status of 404/] });
