@@ -1,6 +1,6 @@
 // The page of one bot: its state, why it is there, its time line, its words, its evidence, and what can be done.
 
-import { html, useEffect, useMemo, useState } from "../lib/html.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { call, quoted } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
 import { ENDED, ago, duration, lasted, statusLabel, time, useNow } from "../lib/format.js";
@@ -38,7 +38,15 @@ export function BotPage({ params }) {
   const live = useFleet((fleet) => fleet.bots.get(id));
   const reloadAll = () => { one.reload(); explanation.reload(); events.reload(); };
   useOnBotChange(id, reloadAll, 500);
-  useEffect(() => setOver(bot ? ENDED.includes(bot.status) : false), [bot?.status]);
+  const wasRunning = useRef(false);
+  useEffect(() => {
+    if (!bot) return;
+    const hasEnded = ENDED.includes(bot.status);
+    setOver(hasEnded);
+    // The last answers may be from just before the end, and nothing is read again after it.
+    if (hasEnded && wasRunning.current) reloadAll();
+    wasRunning.current = !hasEnded;
+  }, [bot?.status]);
 
   if (!bot) {
     if (one.problem?.status !== 404) return html`<${Waiting} title="Bot" loaded=${one} />`;

@@ -72,8 +72,9 @@ export function SlotList({ pool, status, text = "" }) {
     [pool, status, Boolean(text)],
     { size: text ? 1000 : 100, every: EVERY_MS },
   );
-  const structure = useFleet((fleet) => (status || !fleet.loaded ? JSON.stringify(pool ? fleet.countsOf(pool) : fleet.slotCounts) : fleet.structure));
-  useOnChange(structure, pages.reload, 2000);
+  // The live state has no errors and no times of use: these are read again when slots change their status.
+  const counts = useFleet((fleet) => ({ ...(pool ? fleet.countsOf(pool) : fleet.slotCounts) }));
+  useOnChange(counts, pages.reload, 2000);
 
   const found = useMemo(() => pages.rows.filter((slot) => matches(slot, text)), [pages.rows, text]);
   const rows = useMemo(() => (text ? found.slice(0, MATCHES_MAX) : found), [found, text]);
