@@ -74,7 +74,7 @@ export function endFacts(bot) {
   const isOver = bot.status === "completed" || bot.status === "failed";
   return [
     [isOver ? "Error" : "Last error", bot.error && html`<span class="why-error">${bot.error}</span>`],
-    ["Reason", isOver && bot.reason && html`<code>${bot.reason}</code> ${REASONS[bot.reason] ?? ""}`],
+    ["Reason", (isOver || bot.status === "needs_help") && bot.reason && html`<code>${bot.reason}</code> ${REASONS[bot.reason] ?? ""}`],
     ["Cause", isOver && bot.fault && (FAULTS[bot.fault] ?? bot.fault)],
   ];
 }

@@ -1,4 +1,4 @@
-// Parts that several pages share: the head of a page, a list of facts, and links to bots, slots and pools, and fields of filters.
+// Parts that several pages share: the head of a page, a list of facts, and links to bots, slots and pools.
 
 import { html } from "../lib/html.js";
 import { shortId } from "../lib/format.js";
@@ -66,33 +66,4 @@ export function SlotLink({ name }) {
 /** @param {{name: string | null | undefined}} props */
 export function PoolLink({ name }) {
   return name ? html`<a href=${link(`/pools/${encodeURIComponent(name)}`)}>${name}</a>` : null;
-}
-
-/**
- * A field of a filter, with its label.
- *
- * @param {{label: string, value: string, options: [string, string][], onChange: (value: string) => void}} props
- */
-export function SelectField({ label, value, options, onChange }) {
-  return html`
-    <label class="field">
-      <span class="label">${label}</span>
-      <select value=${value} onChange=${(/** @type {any} */ event) => onChange(event.currentTarget.value)}>
-        ${options.map(([key, text]) => html`<option key=${key} value=${key}>${text}</option>`)}
-      </select>
-    </label>`;
-}
-
-/**
- * A field for text that filters a list while the user types.
- *
- * @param {{label: string, value: string, placeholder?: string, onInput: (value: string) => void}} props
- */
-export function TextField({ label, value, placeholder, onInput }) {
-  return html`
-    <label class="field field-text">
-      <span class="label">${label}</span>
-      <input type="search" value=${value} placeholder=${placeholder} autocomplete="off" spellcheck=${false}
-        onInput=${(/** @type {any} */ event) => onInput(event.currentTarget.value)} />
-    </label>`;
 }

@@ -39,9 +39,11 @@
 /** @typedef {{name: string, last_run: number | null, took_ms: number | null, error: string | null, next_run: number | null, leader: string | null}} LiveKeeper */
 
 /**
- * What one message changed. `snapshot`: everything may be new. Slots are given as they are now.
+ * What one message changed. `snapshot`: everything may be new. `structure`: slots came or went. Slots are given as they
+ * are now.
  * @typedef {object} Changes
  * @property {boolean} snapshot
+ * @property {boolean} structure
  * @property {LiveSlot[]} slots
  * @property {string[]} slotsGone
  * @property {LiveBot[]} bots

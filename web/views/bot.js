@@ -1,6 +1,6 @@
 // The page of one bot: its state, why it is there, its time line, its words, its evidence, and what can be done.
 
-import { html, useEffect, useMemo, useState } from "../lib/html.js";
+import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
 import { call, quoted } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
 import { ENDED, ago, duration, lasted, statusLabel, time, useNow } from "../lib/format.js";
@@ -38,7 +38,15 @@ export function BotPage({ params }) {
   const live = useFleet((fleet) => fleet.bots.get(id));
   const reloadAll = () => { one.reload(); explanation.reload(); events.reload(); };
   useOnBotChange(id, reloadAll, 500);
-  useEffect(() => setOver(bot ? ENDED.includes(bot.status) : false), [bot?.status]);
+  const wasRunning = useRef(false);
+  useEffect(() => {
+    if (!bot) return;
+    const hasEnded = ENDED.includes(bot.status);
+    setOver(hasEnded);
+    // The last answers may be from just before the end, and nothing is read again after it.
+    if (hasEnded && wasRunning.current) reloadAll();
+    wasRunning.current = !hasEnded;
+  }, [bot?.status]);
 
   if (!bot) {
     if (one.problem?.status !== 404) return html`<${Waiting} title="Bot" loaded=${one} />`;
@@ -69,9 +77,9 @@ export function BotPage({ params }) {
           <${Panel} title="Transcript"><${Transcript} path=${`${path}/transcript`} isOver=${isOver} /><//>
           <${Panel} title="Last lines of its log"><${BotLog} path=${`${path}/logs`} isOver=${isOver} /><//>
         </div>
-        <div class="page-side">
+        <div class=${`page-side${shown.status === "needs_help" ? " evidence-first" : ""}`}>
           <${Panel} title="Facts"><${BotFacts} bot=${shown} isOperator=${isOperator} /><//>
-          ${isOperator && html`<${Panel} title="Last screenshot"><${Screenshot} path=${`${path}/screenshot`} isOver=${isOver} /><//>`}
+          ${isOperator && html`<${Panel} title="Last screenshot" class="evidence"><${Screenshot} path=${`${path}/screenshot`} isOver=${isOver} /><//>`}
           <${Panel} title="Configuration"><${ConfigEditor} bot=${shown} path=${path} isOver=${isOver} onDone=${reloadAll} /><//>
           <${Panel} title="Events">${events.data ? html`<${EventList} events=${events.data} />` : html`<${Loading} />`}<//>
         </div>
@@ -116,6 +124,10 @@ const DEADLINES = {
 function BotHead({ bot, path, since, until, onDone }) {
   useNow(1000);
   const isOver = ENDED.includes(bot.status);
+  // With the end the button to stop goes away. Who used it goes on from the content, and not from the top of the page.
+  useEffect(() => {
+    if (isOver && document.activeElement === document.body) document.getElementById("main")?.focus({ preventScroll: true });
+  }, [isOver]);
   const note = html`
     <span role="status"><${StatusMark} status=${bot.status} kind="bot" /></span>
     ${since && html`<span class="quiet">${isOver ? ago(since) : `for ${lasted(since)}`}</span>`}
@@ -137,8 +149,8 @@ function BotFacts({ bot, isOperator }) {
   const user = useLoad(() => (isOperator && !isProbe ? call("GET", `/admin/users/${bot.user_id}`) : Promise.resolve(null)), [bot.user_id, isOperator]);
   /** @type {import("../lib/types.js").User | undefined} */
   const owner = user.data?.user;
-  const session = bot.sessions?.at(-1);
-  const heartbeat = /** @type {any} */ (session)?.last_heartbeat_at;
+  const session = /** @type {{joined_at?: string | null, last_heartbeat_at?: string | null} | undefined} */ (bot.sessions?.at(-1));
+  const [joined, heartbeat] = [session?.joined_at, session?.last_heartbeat_at];
   return html`
     <${Facts} facts=${[
       ["Id", html`<${Copyable} text=${bot.id} label="the id" />`],
@@ -151,7 +163,8 @@ function BotFacts({ bot, isOperator }) {
       ["Priority", String(bot.priority)],
       ["Requested", time(bot.created_at)],
       ["Join at", bot.join_at && time(bot.join_at)],
-      ["In the meeting", bot.start_time && time(bot.start_time)],
+      ["Started", bot.start_time && time(bot.start_time)],
+      ["In the meeting", joined && time(joined)],
       ["Ended", bot.end_time && time(bot.end_time)],
       ["Last heartbeat", heartbeat && !bot.end_time && ago(heartbeat)],
       ["Sessions", bot.sessions && bot.sessions.length > 1 && String(bot.sessions.length)],

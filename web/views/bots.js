@@ -1,14 +1,15 @@
 // The list of bots, newest first. Filters are in the address, so that a list can be shared; rows can be selected and stopped.
 
-import { html, useEffect, useMemo, useRef, useState } from "../lib/html.js";
+import { html, useMemo } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { ENDED, count, lasted, shortId, statusLabel, time, useNow } from "../lib/format.js";
+import { ENDED, lasted, shortId, statusLabel, time, useNow } from "../lib/format.js";
 import { link, setQuery } from "../lib/router.js";
 import { base, useSession } from "../lib/session.js";
 import { BulkBar } from "../components/bulk-bar.js";
+import { MATCHES_MAX, SelectField, TextField, shownText, statusOptions, useText } from "../components/filters.js";
 import { useOnBotChange, withQuery } from "../components/load.js";
-import { BotLink, PageHead, SelectField, SlotLink, TextField } from "../components/page-parts.js";
+import { BotLink, PageHead, SlotLink } from "../components/page-parts.js";
 import { Pager, usePages } from "../components/pager.js";
 import { Table, useSelection } from "../components/table.js";
 import { Empty, Loading, OutsideLink, ProblemNote, StatusMark } from "../components/ui.js";
@@ -44,7 +45,8 @@ export function BotsPage({ query }) {
   );
   useOnBotChange(null, pages.reload, 2000);
 
-  const rows = useMemo(() => pages.rows.filter((bot) => matches(bot, text)), [pages.rows, text]);
+  const found = useMemo(() => pages.rows.filter((bot) => matches(bot, text)), [pages.rows, text]);
+  const rows = useMemo(() => (text ? found.slice(0, MATCHES_MAX) : found), [found, text]);
   const selection = useSelection(rows.filter((bot) => !ENDED.includes(bot.status)).map((bot) => bot.id));
   const isFiltered = Boolean(status || platform || text);
 
@@ -52,8 +54,8 @@ export function BotsPage({ query }) {
     <div class="page">
       <${PageHead} title="Bots" />
       <form class="filters" role="search" aria-label="Filter the bots" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
-        <${SelectField} label="Status" value=${status} options=${options("All statuses", STATUSES)} onChange=${(/** @type {string} */ value) => setQuery({ status: value })} />
-        <${SelectField} label="Platform" value=${platform} options=${options("All platforms", PLATFORMS)} onChange=${(/** @type {string} */ value) => setQuery({ platform: value })} />
+        <${SelectField} label="Status" value=${status} options=${statusOptions("All statuses", STATUSES)} onChange=${(/** @type {string} */ value) => setQuery({ status: value })} />
+        <${SelectField} label="Platform" value=${platform} options=${statusOptions("All platforms", PLATFORMS)} onChange=${(/** @type {string} */ value) => setQuery({ platform: value })} />
         <${TextField} label="Text" value=${text} placeholder="Id, meeting, name or slot" onInput=${setText} />
         ${isFiltered && html`<button type="button" onClick=${() => { setText(""); setQuery({ status: null, platform: null, q: null }); }}>Clear filters</button>`}
       </form>
@@ -62,7 +64,7 @@ export function BotsPage({ query }) {
       ${!pages.isFirst && rows.length === 0 && html`<${NoBots} isFiltered=${isFiltered} searched=${pages.rows.length} hasMore=${pages.hasMore} />`}
       ${rows.length > 0 && html`
         <${BotTable} rows=${rows} selection=${isOperator ? selection : undefined} isOperator=${isOperator} />`}
-      ${!pages.isFirst && html`<${Pager} pages=${pages} shown=${text ? `${count(rows.length, "bot")} of the newest ${pages.rows.length} match` : `${count(rows.length, "bot")} shown`} />`}
+      ${!pages.isFirst && html`<${Pager} pages=${pages} shown=${shownText("bot", rows.length, found.length, text ? pages.rows.length : null)} />`}
       ${isOperator && html`
         <${BulkBar} noun="bot" selection=${selection} onDone=${pages.reload} actions=${[{
           verb: "Stop",
@@ -139,38 +141,4 @@ function matches(bot, text) {
   if (!text) return true;
   const wanted = text.trim().toLowerCase();
   return [bot.id, bot.meeting_url, bot.native_meeting_id, bot.bot_display_name, bot.slot].some((value) => value?.toLowerCase().includes(wanted));
-}
-
-/**
- * @param {string} all
- * @param {string[]} values
- * @returns {[string, string][]}
- */
-export function options(all, values) {
-  return [["", all], ...values.map((value) => /** @type {[string, string]} */ ([value, statusLabel(value)]))];
-}
-
-/**
- * The text of a filter. The address follows a moment after the last key, so that typing stays quick.
- *
- * @param {string} inAddress
- * @returns {[string, (value: string) => void]}
- */
-export function useText(inAddress) {
-  const [text, setText] = useState(inAddress);
-  const sent = useRef(inAddress);
-  useEffect(() => {
-    if (inAddress === sent.current) return;
-    sent.current = inAddress;
-    setText(inAddress);
-  }, [inAddress]);
-  useEffect(() => {
-    if (text === sent.current) return undefined;
-    const timer = setTimeout(() => {
-      sent.current = text;
-      setQuery({ q: text });
-    }, 300);
-    return () => clearTimeout(timer);
-  }, [text]);
-  return [text, setText];
 }

@@ -31,7 +31,7 @@ export function KeepersPage() {
             <div class="table-wrap" tabindex="0" role="region" aria-label="Keepers">
               <table>
                 <thead>
-                  <tr><th scope="col">Keeper</th><th scope="col">State</th><th scope="col" class="right">Ran before</th><th scope="col" class="right">Took</th><th scope="col">Did</th><th scope="col" class="right">Next in</th><th scope="col"><span class="unseen">Action</span></th></tr>
+                  <tr><th scope="col">Keeper</th><th scope="col">State</th><th scope="col" class="right">Ran before</th><th scope="col" class="right wide-only">Took</th><th scope="col">Did</th><th scope="col" class="right">Next in</th><th scope="col"><span class="unseen">Action</span></th></tr>
                 </thead>
                 <tbody>
                   ${data.keepers.map((keeper) => html`<${KeeperRow} key=${keeper.name} keeper=${keeper} onRun=${reload} />`)}
@@ -51,7 +51,7 @@ function KeeperRow({ keeper, onRun }) {
     <th scope="row"><span class="mono">${keeper.name}</span></th>
     <td><span class=${`mark tone-${tone}`}><${Icon} name=${icon} /><span class="mark-label">${word}</span></span></td>
     <td class="right">${keeper.last_run ? html`<${Elapsed} from=${keeper.last_run} />` : html`<span class="quiet">never</span>`}</td>
-    <td class="right">${duration(keeper.took_ms)}</td>
+    <td class="right wide-only">${duration(keeper.took_ms)}</td>
     <td class="break">${keeper.error ? html`<span class="tone-bad">${keeper.error}</span>` : did.length === 0 ? html`<span class="quiet">nothing to do</span>` : did.map(([what, n]) => `${n} ${statusLabel(what).toLowerCase()}`).join(", ")}</td>
     <td class="right">${keeper.next_run ? html`<${Countdown} to=${keeper.next_run} warnMs=${0} />` : "–"}</td>
     <td class="right"><${ActionButton} small label="Run now" describe=${keeper.name} method="POST" path=${`/admin/${keeper.name}/run`} cli=${`greenroom keepers run ${keeper.name}`} done=${`${keeper.name} has run`} onDone=${onRun} /></td>

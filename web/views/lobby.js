@@ -32,20 +32,23 @@ function useLobby() {
   return { loaded, bots, details: new Map((data ?? []).map((bot) => [bot.id, bot])) };
 }
 
-/** @type {{counts: Record<string, number> | null, at: number, bots: LiveBot[]}} */
-const remembered = { counts: null, at: 0, bots: [] };
+/**
+ * The bots that were found with these counts, which are a new object after each change of a bot.
+ * @type {{counts: Record<string, number> | null, bots: LiveBot[]}}
+ */
+const remembered = { counts: null, bots: [] };
 
 /** @param {typeof import("../lib/fleet.js").fleet} live */
 function lobbyBots(live) {
   const n = STATUSES.reduce((sum, status) => sum + (live.botCounts[status] ?? 0), 0);
   // Most of the time nobody is in the lobby, and the bots need not be searched.
   if (n === 0) return { loaded: live.loaded, bots: NONE };
-  if (remembered.counts !== live.botCounts || remembered.at !== live.at) {
+  if (remembered.counts !== live.botCounts) {
     const found = [];
     for (const bot of live.bots.values()) if (STATUSES.includes(bot.status)) found.push(bot);
     found.sort((a, b) => STATUSES.indexOf(a.status) - STATUSES.indexOf(b.status) || a.since - b.since);
     const same = found.length === remembered.bots.length && found.every((bot, index) => bot === remembered.bots[index]);
-    Object.assign(remembered, { counts: live.botCounts, at: live.at, bots: same ? remembered.bots : found });
+    Object.assign(remembered, { counts: live.botCounts, bots: same ? remembered.bots : found });
   }
   return { loaded: live.loaded, bots: remembered.bots };
 }

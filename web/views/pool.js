@@ -27,7 +27,7 @@ export function PoolPage({ params }) {
   /** @type {Pool | undefined} */
   const pool = one.data?.pool;
   const [probe, setProbe] = useState(/** @type {Bot | null} */ (null));
-  useEffect(() => setProbe(null), [name]);
+  const [isProbing, setProbing] = useState(false);
 
   if (!pool) {
     if (one.problem?.status !== 404) return html`<${Waiting} title=${name} loaded=${one} />`;
@@ -38,8 +38,8 @@ export function PoolPage({ params }) {
       </div>`;
   }
   const actions = html`
-    <${ActionButton} label="Probe the pool" method="POST" path=${`${path}/probe`} cli=${`greenroom pools probe ${pool.name}`}
-      onDone=${(/** @type {any} */ answer) => setProbe(answer.bot)} />`;
+    <${ActionButton} label="Probe the pool" method="POST" path=${`${path}/probe`} cli=${`greenroom pools probe ${pool.name}`} disabled=${isProbing}
+      onDone=${(/** @type {any} */ answer) => { setProbe(answer.bot); setProbing(true); }} />`;
   const note = html`
     <span>${statusLabel(pool.platform)}</span>
     <span class="quiet">provider <${ProviderState} pool=${pool} /></span>
@@ -48,7 +48,7 @@ export function PoolPage({ params }) {
     <div class="page">
       <${PageHead} parent=${{ label: "Pools", href: link("/pools") }} title=${pool.name} note=${note} actions=${actions} />
       ${one.problem && html`<${ProblemNote} problem=${one.problem} onRetry=${one.reload} />`}
-      ${probe && html`<${Probe} bot=${probe} onClose=${() => setProbe(null)} />`}
+      ${probe && html`<${Probe} key=${probe.id} bot=${probe} onEnd=${() => setProbing(false)} onClose=${() => { setProbe(null); setProbing(false); }} />`}
       <div class="page-columns">
         <div class="page-main">
           <${Panel} title="Slots" actions=${html`<a href=${link("/slots", { pool: pool.name })}>All slots of this pool</a>`}>
@@ -81,7 +81,6 @@ function PoolFacts({ pool }) {
 /** @param {{pool: Pool, path: string, onDone: () => void}} props */
 function SizeForm({ pool, path, onDone }) {
   const [edited, setEdited] = useState(/** @type {{max_slots?: string, min_idle?: string}} */ ({}));
-  useEffect(() => setEdited({}), [pool.name]);
   const max = edited.max_slots ?? String(pool.max_slots);
   const min = edited.min_idle ?? String(pool.min_idle);
   const error = sizeError(max, min);
@@ -142,9 +141,9 @@ function effectOf({ max_slots, min_idle }, total) {
 /**
  * Follows a probe: a demo bot that goes through a real slot of the pool, step by step.
  *
- * @param {{bot: Bot, onClose: () => void}} props
+ * @param {{bot: Bot, onEnd: () => void, onClose: () => void}} props
  */
-function Probe({ bot, onClose }) {
+function Probe({ bot, onEnd, onClose }) {
   const path = `/admin/bots/${bot.id}`;
   const [isOver, setOver] = useState(false);
   const one = useLoad(() => call("GET", path), [path], isOver ? 0 : PROBE_EVERY_MS);
@@ -153,7 +152,11 @@ function Probe({ bot, onClose }) {
   /** @type {Bot} */
   const shown = one.data?.bot ?? bot;
   const last = events.data?.events.findLast((/** @type {any} */ event) => event.to)?.to;
-  useEffect(() => setOver(ENDED.includes(shown.status) && ENDED.includes(last)), [shown.status, last]);
+  useEffect(() => {
+    if (!ENDED.includes(shown.status) || !ENDED.includes(last)) return;
+    setOver(true);
+    onEnd();
+  }, [shown.status, last]);
   return html`
     <${Panel} title="Probe" class="probe" flush=${true} actions=${html`<${BotLink} id=${bot.id}>Open the bot<//><button type="button" class="small" onClick=${onClose}>Close</button>`}>
       <div class="probe-state">

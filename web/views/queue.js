@@ -71,16 +71,16 @@ function QueueTable() {
     <div class="table-wrap" tabindex="0" role="region" aria-label="Bots in the queue">
       <table>
         <thead>
-          <tr><th scope="col">Position</th><th scope="col">Bot</th><th scope="col">Platform</th><th scope="col">Pool</th><th scope="col" class="right">Priority</th><th scope="col" class="right">Waits for</th><th scope="col" class="right">Estimate</th><th scope="col" class="right">Gives up in</th></tr>
+          <tr><th scope="col">Position</th><th scope="col">Bot</th><th scope="col" class="wide-only">Platform</th><th scope="col" class="wide-only">Pool</th><th scope="col" class="right wide-only">Priority</th><th scope="col" class="right">Waits for</th><th scope="col" class="right">Estimate</th><th scope="col" class="right">Gives up in</th></tr>
         </thead>
         <tbody>
           ${rows.map(
             (entry) => html`<tr key=${entry.bot_id}>
               <td class="num">${entry.position}</td>
               <th scope="row"><a class="mono" href=${link(`/bots/${entry.bot_id}`)}>…${shortId(entry.bot_id)}</a></th>
-              <td>${statusLabel(entry.platform)}</td>
-              <td><a href=${link(`/pools/${entry.pool}`)}>${entry.pool}</a></td>
-              <td class="right">${entry.priority}</td>
+              <td class="wide-only">${statusLabel(entry.platform)}</td>
+              <td class="wide-only"><a href=${link(`/pools/${entry.pool}`)}>${entry.pool}</a></td>
+              <td class="right wide-only">${entry.priority}</td>
               <td class="right"><${Elapsed} from=${entry.queued_at} /></td>
               <td class="right">${estimate(estimates.get(entry.bot_id))}</td>
               <td class="right"><${Countdown} to=${entry.timeout_at} /></td>
@@ -93,9 +93,11 @@ function QueueTable() {
   <//>`;
 }
 
-/** @param {number | null | undefined} ms */
+/** An estimate is not exact to the second. @param {number | null | undefined} ms */
 function estimate(ms) {
-  return ms === null || ms === undefined ? "–" : "about " + duration(Math.max(1000, Math.round(ms / 1000) * 1000));
+  if (ms === null || ms === undefined) return "–";
+  const unit = ms < 60_000 ? 1000 : 60_000;
+  return "about " + duration(Math.max(unit, Math.round(ms / unit) * unit));
 }
 
 /** The first bots of the queue, for the overview. */

@@ -6,10 +6,11 @@ import { call } from "../lib/api.js";
 import { fleet, useFleet } from "../lib/fleet.js";
 import { count } from "../lib/format.js";
 import { link, setQuery } from "../lib/router.js";
+import { TextField, useText } from "../components/filters.js";
 import { useLoad, withQuery } from "../components/load.js";
-import { PageHead, PoolLink, SlotLink, TextField } from "../components/page-parts.js";
+import { PageHead, PoolLink, SlotLink } from "../components/page-parts.js";
 import { Empty, Loading, Panel, ProblemNote, StatusMark } from "../components/ui.js";
-import { BotTable, useText } from "./bots.js";
+import { BotTable } from "./bots.js";
 
 /** @typedef {import("../lib/types.js").Bot} Bot */
 

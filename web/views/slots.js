@@ -3,15 +3,15 @@
 import { html, useMemo } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { ago, bytes, count, lasted, statusLabel, useNow } from "../lib/format.js";
+import { ago, bytes, lasted, statusLabel, useNow } from "../lib/format.js";
 import { link, setQuery } from "../lib/router.js";
 import { BulkBar } from "../components/bulk-bar.js";
+import { MATCHES_MAX, SelectField, TextField, shownText, statusOptions, useText } from "../components/filters.js";
 import { useOnChange, withQuery } from "../components/load.js";
-import { BotLink, PageHead, PoolLink, SelectField, SlotLink, TextField } from "../components/page-parts.js";
+import { BotLink, PageHead, PoolLink, SlotLink } from "../components/page-parts.js";
 import { Pager, usePages } from "../components/pager.js";
 import { Table, useSelection } from "../components/table.js";
 import { Empty, Loading, ProblemNote, StatusMark } from "../components/ui.js";
-import { options, useText } from "./bots.js";
 
 /** @typedef {import("../lib/types.js").Slot} Slot */
 
@@ -50,7 +50,7 @@ export function SlotsPage({ query }) {
       <${PageHead} title="Slots" />
       <form class="filters" role="search" aria-label="Filter the slots" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
         <${SelectField} label="Pool" value=${pool} options=${[["", "All pools"], ...poolNames.map((name) => [name, name])]} onChange=${(/** @type {string} */ value) => setQuery({ pool: value })} />
-        <${SelectField} label="Status" value=${status} options=${options("All statuses", SLOT_STATUSES)} onChange=${(/** @type {string} */ value) => setQuery({ status: value })} />
+        <${SelectField} label="Status" value=${status} options=${statusOptions("All statuses", SLOT_STATUSES)} onChange=${(/** @type {string} */ value) => setQuery({ status: value })} />
         <${TextField} label="Text" value=${text} placeholder="Name, bot or error" onInput=${setText} />
         ${isFiltered && html`<button type="button" onClick=${() => { setText(""); setQuery({ pool: null, status: null, q: null }); }}>Clear filters</button>`}
       </form>
@@ -72,10 +72,12 @@ export function SlotList({ pool, status, text = "" }) {
     [pool, status, Boolean(text)],
     { size: text ? 1000 : 100, every: EVERY_MS },
   );
-  const structure = useFleet((fleet) => (status || !fleet.loaded ? JSON.stringify(pool ? fleet.countsOf(pool) : fleet.slotCounts) : fleet.structure));
-  useOnChange(structure, pages.reload, 2000);
+  // The live state has no errors and no times of use: these are read again when slots change their status.
+  const counts = useFleet((fleet) => ({ ...(pool ? fleet.countsOf(pool) : fleet.slotCounts) }));
+  useOnChange(counts, pages.reload, 2000);
 
-  const rows = useMemo(() => pages.rows.filter((slot) => matches(slot, text)), [pages.rows, text]);
+  const found = useMemo(() => pages.rows.filter((slot) => matches(slot, text)), [pages.rows, text]);
+  const rows = useMemo(() => (text ? found.slice(0, MATCHES_MAX) : found), [found, text]);
   const selection = useSelection(rows.map((slot) => slot.name));
   const bulk = Object.entries(SLOT_ACTIONS).map(([name, action]) => ({
     ...action,
@@ -88,7 +90,7 @@ export function SlotList({ pool, status, text = "" }) {
   if (rows.length === 0) return html`<${NoSlots} isFiltered=${Boolean(status || text)} pool=${pool} />`;
   return html`
     <${SlotTable} rows=${rows} hasPool=${!pool} selection=${selection} />
-    <${Pager} pages=${pages} shown=${`${count(rows.length, "slot")} shown`} />
+    <${Pager} pages=${pages} shown=${shownText("slot", rows.length, found.length, text ? pages.rows.length : null)} />
     <${BulkBar} noun="slot" selection=${selection} actions=${bulk} onDone=${pages.reload} />`;
 }
 
