@@ -39,7 +39,7 @@ impl std::fmt::Debug for SignInBody {
 
 /// Who is signed in.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = Session)]
+#[schema(as = BrowserSession)]
 pub struct SessionDto {
     pub kind: SessionKind,
     /// When the session ends by itself.
