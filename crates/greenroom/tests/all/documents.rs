@@ -92,6 +92,24 @@ fn every_operation_of_the_openapi_document_has_a_summary_a_tag_and_an_answer() {
     assert!(calls > 30, "the document has {calls} calls");
 }
 
+/// Of two types with the same name in the document, one silently replaces the other.
+#[test]
+fn every_schema_of_the_openapi_document_has_its_own_name() {
+    let mut names = std::collections::BTreeSet::new();
+    for file in std::fs::read_dir(in_repository("crates/greenroom/src/api")).unwrap() {
+        let path = file.unwrap().path();
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).unwrap();
+        for given in text.split("#[schema(as = ").skip(1) {
+            let name = given.split([')', ',']).next().unwrap().to_owned();
+            assert!(names.insert(name.clone()), "{name} is given twice, the second time in {}", path.display());
+        }
+    }
+    assert!(names.len() > 10, "{names:?}");
+}
+
 #[test]
 fn the_enums_of_the_openapi_document_are_those_of_the_code() {
     let document = serde_json::to_value(greenroom::api::document()).unwrap();
