@@ -82,7 +82,8 @@ const RETRY_MS = 3000;
 
 /** Shows the page when the server has said who is signed in. */
 function Start() {
-  const [state, setState] = useState(/** @type {{ready: boolean, problem: import("./lib/api.js").Problem | null}} */ ({ ready: false, problem: null }));
+  const [ready, setReady] = useState(false);
+  const [problem, setProblem] = useState(/** @type {import("./lib/api.js").Problem | null} */ (null));
   const load = () => {
     loadSession().then(
       () => {
@@ -90,17 +91,22 @@ function Start() {
         startAttention();
         onSession(clearAttention);
         setTimeout(loadAllViews, 2000);
-        setState({ ready: true, problem: null });
+        setReady(true);
       },
       (error) => {
-        setState({ ready: false, problem: asProblem(error) });
+        setProblem(asProblem(error));
         setTimeout(load, RETRY_MS);
       },
     );
   };
   useEffect(load, []);
-  if (state.ready) return html`<${App} />`;
-  return html`<main class="alone">${state.problem && html`<h1>Greenroom</h1><${ProblemNote} problem=${state.problem} /><p class="loading">Trying again every few seconds</p>`}</main>`;
+  if (ready) return html`<${App} />`;
+  if (!problem) return html`<main class="alone"></main>`;
+  return html`<main class="alone">
+    <h1>Greenroom</h1>
+    <${ProblemNote} problem=${problem} />
+    <p class="loading">Trying again every few seconds</p>
+  </main>`;
 }
 
 render(html`<${Start} />`, /** @type {HTMLElement} */ (document.getElementById("app")));

@@ -3,7 +3,7 @@
 
 import { html, render, useEffect, useRef, useState } from "../lib/html.js";
 import { asCurl, asProblem, call } from "../lib/api.js";
-import { ProblemNote, copyText } from "./ui.js";
+import { Icon, ProblemNote, copyText } from "./ui.js";
 
 /** @typedef {import("../lib/api.js").Problem} Problem */
 /** @typedef {{title: string, text?: unknown, button: string, danger?: boolean}} Question */
@@ -102,14 +102,19 @@ export function CopyMenu({ name, curl, cli, tone = "" }) {
     const at = items.indexOf(/** @type {HTMLElement} */ (document.activeElement));
     items.at((at + (event.key === "ArrowDown" ? 1 : -1)) % items.length)?.focus();
   };
+  const items = [["curl", curl], ["command", cli ?? ""]].filter(([, text]) => text !== "");
   return html`<span class="copy-menu" ref=${root}>
-    <button type="button" class=${`menu-button ${tone}`} aria-haspopup="menu" aria-expanded=${open} aria-label=${`Copy “${name}” as curl or command`} onClick=${() => setOpen(!open)}>
-      <svg class="icon" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" focusable="false"><path class="outline" d="M4 6.5l4 4l4-4" /></svg>
-    </button>
+    <button
+      type="button" class=${`menu-button ${tone}`} aria-haspopup="menu" aria-expanded=${open}
+      aria-label=${`Copy “${name}” as curl or command`} onClick=${() => setOpen(!open)}
+    ><${Icon} name="open" /></button>
     ${open &&
     html`<span class="menu" role="menu" ref=${menu} onKeyDown=${onKeyDown}>
-      <button type="button" role="menuitem" tabindex="-1" onClick=${() => copy(curl, "curl")}>Copy as curl<code>${curl}</code></button>
-      ${cli && html`<button type="button" role="menuitem" tabindex="-1" onClick=${() => copy(cli, "command")}>Copy as command<code>${cli}</code></button>`}
+      ${items.map(
+        ([what, text]) => html`<button key=${what} type="button" role="menuitem" tabindex="-1" onClick=${() => copy(text, what)}>
+          ${`Copy as ${what}`}<code>${text}</code>
+        </button>`,
+      )}
     </span>`}
   </span>`;
 }

@@ -4,9 +4,9 @@ import { html, useEffect, useRef, useState } from "../lib/html.js";
 import { fleet } from "../lib/fleet.js";
 import { go } from "../lib/router.js";
 import { shortId } from "../lib/format.js";
-import { StatusMark } from "./ui.js";
+import { Icon, StatusMark } from "./ui.js";
 
-/** @typedef {{key: string, path: string, label: string, note: string, status: string, kind: "bot" | "slot"}} Hit */
+/** @typedef {{path: string, label: string, note: string, status: string, kind: "bot" | "slot"}} Hit */
 
 const MOST_HITS = 8;
 const id = "search-hits";
@@ -23,11 +23,13 @@ function findHits(text) {
   if (wanted.length < 2) return hits;
   for (const bot of fleet.bots.values()) {
     if (hits.length >= MOST_HITS / 2) break;
-    if (bot.id.includes(wanted)) hits.push({ key: bot.id, path: `/bots/${bot.id}`, label: `Bot ${shortId(bot.id)}`, note: bot.slot ?? "", status: bot.status, kind: "bot" });
+    if (!bot.id.includes(wanted)) continue;
+    hits.push({ path: `/bots/${bot.id}`, label: `Bot ${shortId(bot.id)}`, note: bot.slot ?? "", status: bot.status, kind: "bot" });
   }
   for (const slot of fleet.slots.values()) {
     if (hits.length >= MOST_HITS) break;
-    if (slot.name.includes(wanted)) hits.push({ key: slot.name, path: `/slots/${slot.name}`, label: slot.name, note: "", status: slot.status, kind: "slot" });
+    if (!slot.name.includes(wanted)) continue;
+    hits.push({ path: `/slots/${slot.name}`, label: slot.name, note: "", status: slot.status, kind: "slot" });
   }
   return hits;
 }
@@ -64,6 +66,11 @@ export function SearchBox() {
     field.current?.blur();
     go(path, query);
   };
+  /** The field keeps the focus until the view changes. @param {Hit} hit */
+  const choose = (hit) => (/** @type {Event} */ event) => {
+    event.preventDefault();
+    show(hit.path);
+  };
   /** @param {Event} event */
   const onSubmit = (event) => {
     event.preventDefault();
@@ -84,9 +91,10 @@ export function SearchBox() {
   };
 
   return html`<form class="search" role="search" onSubmit=${onSubmit}>
-    <svg class="icon" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" focusable="false"><path class="outline" d="M7 2.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M10.5 10.5L14 14" /></svg>
+    <${Icon} name="search" />
     <input
-      ref=${field} type="search" role="combobox" autocomplete="off" spellcheck="false" aria-label="Search for a bot, a meeting or a slot" placeholder="Bot, meeting link or slot"
+      ref=${field} type="search" role="combobox" autocomplete="off" spellcheck="false"
+      aria-label="Search for a bot, a meeting or a slot" placeholder="Bot, meeting link or slot"
       aria-expanded=${hits.length > 0} aria-controls=${id} aria-autocomplete="list" aria-activedescendant=${hits[chosen] && `${id}-${chosen}`}
       value=${text} onKeyDown=${onKeyDown} onFocus=${() => setOpen(true)} onBlur=${leave}
       onInput=${(/** @type {any} */ event) => { setText(event.target.value); setOpen(true); setChosen(-1); }}
@@ -94,7 +102,7 @@ export function SearchBox() {
     <kbd aria-hidden="true">/</kbd>
     <ul class="search-hits" role="listbox" id=${id} aria-label="Found" hidden=${hits.length === 0}>
       ${hits.map(
-        (hit, index) => html`<li key=${hit.key} id=${`${id}-${index}`} role="option" aria-selected=${index === chosen} onPointerDown=${(/** @type {Event} */ event) => { event.preventDefault(); show(hit.path); }}>
+        (hit, index) => html`<li key=${hit.path} id=${`${id}-${index}`} role="option" aria-selected=${index === chosen} onPointerDown=${choose(hit)}>
           <${StatusMark} status=${hit.status} kind=${hit.kind} short />
           <span class="mono">${hit.label}</span><span class="quiet truncate">${hit.note}</span>
         </li>`,

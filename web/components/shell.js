@@ -4,12 +4,12 @@ import { html, useEffect, useErrorBoundary, useRef, useState } from "../lib/html
 import { asProblem } from "../lib/api.js";
 import { useAttention } from "../lib/attention.js";
 import { fleet, useFleet } from "../lib/fleet.js";
-import { count, number, useNow } from "../lib/format.js";
+import { number, useNow } from "../lib/format.js";
 import { retryNow } from "../lib/live.js";
 import { signOut } from "../lib/session.js";
 import { SearchBox } from "./search-box.js";
 import { openStartDialog } from "./start-dialog.js";
-import { ProblemNote } from "./ui.js";
+import { Icon, ProblemNote } from "./ui.js";
 
 /** @typedef {import("../lib/router.js").Route} Route */
 /** @typedef {import("../lib/types.js").BrowserSession} BrowserSession */
@@ -61,10 +61,15 @@ export function Shell({ session, route, title, children }) {
     main.current?.focus({ preventScroll: true });
   }, [route.path]);
 
-  return html`<a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); main.current?.focus(); }}>Skip to the content</a>
+  /** @param {Event} event */
+  const skip = (event) => {
+    event.preventDefault();
+    main.current?.focus();
+  };
+  return html`<a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
     <header class="bar">
       <button type="button" class="plain menu-toggle" aria-expanded=${menu} aria-controls="navigation" onClick=${() => setMenu(!menu)}>
-        <svg class="icon" viewBox="0 0 16 16" width="16" height="16" aria-hidden="true" focusable="false"><path class="outline" d="M2 4h12M2 8h12M2 12h12" /></svg><span class="unseen">Menu</span>
+        <${Icon} name="menu" /><span class="unseen">Menu</span>
       </button>
       <a class="brand" href="#/">Greenroom</a>
       ${operator && html`<${SearchBox} />`}
@@ -113,12 +118,12 @@ function NavList({ entries, route }) {
 /** Whether the stream is connected, in the header. */
 function ConnectionState() {
   const { connected, waiting } = useFleet((live) => ({ connected: live.connected, waiting: live.retryAt !== null }));
-  const [tone, text] = connected ? ["good", "Connected"] : waiting ? ["bad", "Not connected"] : ["quiet", "Connecting"];
-  return html`<span class=${`connection tone-${tone}`} role="status">
-    <svg class="icon" viewBox="0 0 16 16" width="12" height="12" aria-hidden="true" focusable="false">
-      ${connected ? html`<path class="solid" d="M8 3a5 5 0 1 0 0 10a5 5 0 1 0 0-10" />` : html`<path class="outline" d=${waiting ? "M4 4l8 8M12 4l-8 8" : "M8 3.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9"} />`}</svg
-    ><span>${text}</span>
-  </span>`;
+  const [tone, icon, text] = connected
+    ? ["good", "disc", "Connected"]
+    : waiting
+      ? ["bad", "cross", "Not connected"]
+      : ["quiet", "ring", "Connecting"];
+  return html`<span class=${`connection tone-${tone}`} role="status"><${Icon} name=${icon} /><span>${text}</span></span>`;
 }
 
 /** Says that what is shown is old, and when the page tries again. */
@@ -169,7 +174,14 @@ function useTitle(title, operator) {
  */
 function iconSvg(attention, critical) {
   const text = attention > 99 ? "99" : String(attention);
-  const badge = `<circle cx="21" cy="21" r="11" fill="${critical ? "#cf3440" : "#b4650a"}"/><text x="21" y="26.5" font-family="sans-serif" font-size="${text.length > 1 ? 14 : 16}" font-weight="700" text-anchor="middle" fill="#fff">${text}</text>`;
-  const square = `<rect x="${attention ? 0 : 4}" y="${attention ? 0 : 4}" width="24" height="24" rx="7" fill="#12694a"/>`;
-  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><title>${count(attention, "item")}</title>${square}${attention ? badge : ""}</svg>`;
+  const corner = attention ? 0 : 4;
+  const parts = [`<rect x="${corner}" y="${corner}" width="24" height="24" rx="7" fill="#12694a"/>`];
+  if (attention > 0) {
+    parts.push(
+      `<circle cx="21" cy="21" r="11" fill="${critical ? "#cf3440" : "#b4650a"}"/>`,
+      `<text x="21" y="26.5" font-family="sans-serif" font-size="${text.length > 1 ? 14 : 16}" font-weight="700"`,
+      ` text-anchor="middle" fill="#fff">${text}</text>`,
+    );
+  }
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">${parts.join("")}</svg>`;
 }

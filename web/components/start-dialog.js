@@ -118,25 +118,31 @@ export function StartForm({ meetingUrl = "", onStarted, onCancel }) {
   };
 
   const platform = platformOf(form.link);
-  const cli = ["greenroom bots start", quoted(form.link.trim() || "LINK"), operator && user && `--user ${user}`, form.name.trim() && `--name ${quoted(form.name.trim())}`, form.priority && `--priority ${form.priority}`]
-    .filter(Boolean)
-    .join(" ");
+  const name = form.name.trim();
+  const parts = [
+    "greenroom bots start",
+    quoted(form.link.trim() || "LINK"),
+    operator && user && `--user ${user}`,
+    name && `--name ${quoted(name)}`,
+    form.priority && `--priority ${form.priority}`,
+  ];
+  const cli = parts.filter(Boolean).join(" ");
   return html`<form class="form start-form" onSubmit=${onSubmit}>
     <div class="field">
       <label for="start-link">Meeting link</label>
-      <input id="start-link" ref=${first} type="text" inputmode="url" autocomplete="off" spellcheck="false" required placeholder="https://meet.google.com/abc-defg-hij" value=${form.link} aria-describedby="start-platform" onInput=${set("link")} />
-      <p class="hint" id="start-platform">${platform ? `A meeting on ${statusLabel(platform)}.` : "A link of Google Meet, Teams or Zoom, as copied from an invitation."}</p>
+      <input
+        id="start-link" ref=${first} type="text" inputmode="url" autocomplete="off" spellcheck="false" required
+        placeholder="https://meet.google.com/abc-defg-hij" aria-describedby="start-platform"
+        value=${form.link} onInput=${set("link")}
+      />
+      <p class="hint" id="start-platform">
+        ${platform ? `A meeting on ${statusLabel(platform)}.` : "A link of Google Meet, Teams or Zoom, as copied from an invitation."}
+      </p>
     </div>
     ${operator &&
     html`<div class="field">
       <label for="start-user">User</label>
-      ${users?.length === 0
-        ? html`<p class="hint" id="start-user">There is no user yet. Create one with <code>POST /admin/users</code>; see <a href="/docs">the documentation</a>.</p>`
-        : more
-          ? html`<input id="start-user" type="text" autocomplete="off" spellcheck="false" required placeholder="Id of the user" value=${form.user} onInput=${set("user")} />`
-          : html`<select id="start-user" required=${users !== null} disabled=${!users} value=${user} onChange=${set("user")}>
-            ${users ? users.map(({ id, name, email }) => html`<option key=${id} value=${id}>${name ? `${name} (${email})` : email}</option>`) : html`<option value="">Loading</option>`}
-          </select>`}
+      <${UserField} users=${users} more=${more} typed=${form.user} chosen=${user} onInput=${set("user")} />
       <${ProblemNote} problem=${usersProblem} />
     </div>`}
     <details>
@@ -148,7 +154,10 @@ export function StartForm({ meetingUrl = "", onStarted, onCancel }) {
         </div>
         <div class="field">
           <label for="start-priority">Priority</label>
-          <input id="start-priority" type="number" placeholder="100" value=${form.priority} aria-describedby="start-priority-hint" onInput=${set("priority")} />
+          <input
+            id="start-priority" type="number" placeholder="100" aria-describedby="start-priority-hint"
+            value=${form.priority} onInput=${set("priority")}
+          />
           <p class="hint" id="start-priority-hint">A lower number goes first.</p>
         </div>
         <div class="field">
@@ -162,11 +171,36 @@ export function StartForm({ meetingUrl = "", onStarted, onCancel }) {
     <div class="dialog-buttons">
       ${onCancel && html`<button type="button" onClick=${onCancel}>Cancel</button>`}
       <span class="action-buttons">
-        <button class="primary" type="submit" aria-busy=${busy} disabled=${users?.length === 0}>${busy && html`<span class="spinner" aria-hidden="true"></span>`}Start the bot</button>
+        <button class="primary" type="submit" aria-busy=${busy} disabled=${users?.length === 0}>
+          ${busy && html`<span class="spinner" aria-hidden="true"></span>`}Start the bot
+        </button>
         <${CopyMenu} name="this request" curl=${asCurl("POST", path, body)} cli=${cli} tone="primary" />
       </span>
     </div>
   </form>`;
+}
+
+/**
+ * The choice of the user: a list, or a field for the id if there are too many users for a list.
+ * @param {{users: User[] | null, more: boolean, typed: string, chosen: string, onInput: (event: Event) => void}} props
+ */
+function UserField({ users, more, typed, chosen, onInput }) {
+  if (users?.length === 0) {
+    return html`<p class="hint" id="start-user">
+      There is no user yet. Create one with <code>POST /admin/users</code>; see <a href="/docs">the documentation</a>.
+    </p>`;
+  }
+  if (more) {
+    return html`<input
+      id="start-user" type="text" autocomplete="off" spellcheck="false" required placeholder="Id of the user"
+      value=${typed} onInput=${onInput}
+    />`;
+  }
+  return html`<select id="start-user" required=${users !== null} disabled=${!users} value=${chosen} onChange=${onInput}>
+    ${users
+      ? users.map(({ id, name, email }) => html`<option key=${id} value=${id}>${name ? `${name} (${email})` : email}</option>`)
+      : html`<option value="">Loading</option>`}
+  </select>`;
 }
 
 /**
@@ -183,5 +217,10 @@ export function openStartDialog(meetingUrl) {
     place.remove();
     before?.focus();
   };
-  render(html`<${Dialog} title="Start a bot" wide onClose=${close}><${StartForm} meetingUrl=${meetingUrl} onStarted=${close} onCancel=${close} /><//>`, place);
+  render(
+    html`<${Dialog} title="Start a bot" wide onClose=${close}>
+      <${StartForm} meetingUrl=${meetingUrl} onStarted=${close} onCancel=${close} />
+    <//>`,
+    place,
+  );
 }

@@ -44,18 +44,24 @@ const ICONS = {
   square: "M3 3h10v10H3z",
   check: "M3 8.5l3.5 3.5L13 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
+  menu: "M2 4h12M2 8h12M2 12h12",
+  open: "M4 6.5l4 4l4-4",
+  search: "M7 2.5a4.5 4.5 0 1 0 0 9a4.5 4.5 0 1 0 0-9M10.5 10.5L14 14",
+  copy: "M5.5 5.5h7v8h-7zM3.5 10.5v-8h7",
 };
 
-/** Icons that are drawn as an outline. */
-const OUTLINED = ["ring", "clock", "check", "cross", "square"];
+/** Icons that are drawn as an area. The others are outlines. */
+const SOLID = ["disc", "diamond", "alert", "down"];
 
 /**
  * An icon of 16 by 16, in the colour of the text around it.
  * @param {{name: string}} props
  */
 export function Icon({ name }) {
-  const path = html`<path d=${ICONS[name]} class=${OUTLINED.includes(name) ? "outline" : name === "half" ? "half" : "solid"} />`;
-  return html`<svg class="icon" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" focusable="false">${path}</svg>`;
+  const look = SOLID.includes(name) ? "solid" : name === "half" ? "half" : "outline";
+  return html`<svg class="icon" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" focusable="false">
+    <path d=${ICONS[name]} class=${look} />
+  </svg>`;
 }
 
 /**
@@ -64,7 +70,9 @@ export function Icon({ name }) {
  */
 export function StatusMark({ status, kind = "bot", short = false }) {
   const [icon, tone] = (kind === "slot" ? SLOT_MARKS : BOT_MARKS)[status] ?? ["ring", "quiet"];
-  return html`<span class=${`mark tone-${tone}`}><${Icon} name=${icon} /><span class=${short ? "unseen" : "mark-label"}>${statusLabel(status)}</span></span>`;
+  return html`<span class=${`mark tone-${tone}`}>
+    <${Icon} name=${icon} /><span class=${short ? "unseen" : "mark-label"}>${statusLabel(status)}</span>
+  </span>`;
 }
 
 /**
@@ -79,9 +87,12 @@ export function Countdown({ to, warnMs = 60_000, before = "", after = "" }) {
   const left = Math.ceil((end - at) / 1000) * 1000;
   const tone = left <= 0 ? "late" : left <= warnMs ? "soon" : "";
   const text = left <= -1000 ? duration(-left) + " over" : left <= 0 ? "now" : duration(left);
-  const shown = html`<time class=${`countdown ${tone}`} datetime=${new Date(end).toISOString()} title=${"Until " + time(end / 1000)}>${text}</time>`;
-  if (!before && !after) return shown;
-  return html`<span class="nowrap">${left > 0 && before && html`<span class="quiet">${before} </span>`}${shown}${left > 0 && after && html`<span class="quiet"> ${after}</span>`}</span>`;
+  const [start, finish] = left > 0 ? [before && `${before} `, after && ` ${after}`] : ["", ""];
+  return html`<span class="nowrap">
+    ${start && html`<span class="quiet">${start}</span>`}
+    <time class=${`countdown ${tone}`} datetime=${new Date(end).toISOString()} title=${"Until " + time(end / 1000)}>${text}</time>
+    ${finish && html`<span class="quiet">${finish}</span>`}
+  </span>`;
 }
 
 /**
@@ -93,7 +104,8 @@ export function Elapsed({ from }) {
   const start = millis(from);
   if (Number.isNaN(start)) return html`<span class="num">–</span>`;
   const passed = Math.max(0, Math.floor((at - start) / 1000) * 1000);
-  return html`<time class="num" datetime=${new Date(start).toISOString()} title=${"Since " + time(start / 1000)}>${passed === 0 ? "0 s" : duration(passed)}</time>`;
+  const text = passed === 0 ? "0 s" : duration(passed);
+  return html`<time class="num" datetime=${new Date(start).toISOString()} title=${"Since " + time(start / 1000)}>${text}</time>`;
 }
 
 /**
@@ -174,13 +186,12 @@ export function Copyable({ text, label, children }) {
     clearTimeout(timer.current);
     timer.current = setTimeout(() => setCopied(false), 1500);
   };
-  return html`<span class="copyable"
-    >${children ?? html`<code>${text}</code>`}<button type="button" class="copy" aria-label=${`Copy ${label}`} title=${`Copy ${label}`} onClick=${copy}>
-      <svg class="icon" viewBox="0 0 16 16" width="14" height="14" aria-hidden="true" focusable="false">
-        ${copied ? html`<path class="outline" d=${ICONS.check} />` : html`<path class="outline" d="M5.5 5.5h7v8h-7zM3.5 10.5v-8h7" />`}
-      </svg></button
-    ><span class="unseen" role="status">${copied ? "Copied" : ""}</span></span
-  >`;
+  const what = `Copy ${label}`;
+  return html`<span class="copyable">
+    ${children ?? html`<code>${text}</code>`}
+    <button type="button" class="copy" aria-label=${what} title=${what} onClick=${copy}><${Icon} name=${copied ? "check" : "copy"} /></button>
+    <span class="unseen" role="status">${copied ? "Copied" : ""}</span>
+  </span>`;
 }
 
 /**
@@ -207,5 +218,6 @@ export async function copyText(text) {
  */
 export function OutsideLink({ href, children }) {
   if (!/^https?:\/\//i.test(href)) return html`<span class="outside">${children ?? href}</span>`;
-  return html`<a class="outside" href=${href} target="_blank" rel="noreferrer noopener">${children ?? href.replace(/^https?:\/\//i, "")}</a>`;
+  const text = children ?? href.replace(/^https?:\/\//i, "");
+  return html`<a class="outside" href=${href} target="_blank" rel="noreferrer noopener">${text}</a>`;
 }

@@ -67,7 +67,13 @@ export async function getBlobUrl(path) {
  */
 async function send(method, path, body, { signal, headers = {} } = {}) {
   /** @type {RequestInit} */
-  const request = { method, signal, headers: { accept: "application/json, */*;q=0.5", ...headers }, credentials: "same-origin", cache: "no-store" };
+  const request = {
+    method,
+    signal,
+    headers: { accept: "application/json, */*;q=0.5", ...headers },
+    credentials: "same-origin",
+    cache: "no-store",
+  };
   if (body !== undefined) {
     request.body = JSON.stringify(body);
     request.headers = { ...request.headers, "content-type": "application/json" };
@@ -77,7 +83,7 @@ async function send(method, path, body, { signal, headers = {} } = {}) {
     response = await fetch(path, request);
   } catch (error) {
     if (error instanceof DOMException && error.name === "AbortError") throw error;
-    throw new Problem({ status: 0, code: "unreachable", title: "No answer", detail: "The server does not answer. Check the network, then try again." });
+    throw new Problem({ status: 0, code: "unreachable", title: "No answer", detail: "The server does not answer." });
   }
   learnServerTime(response.headers.get("date"));
   if (!response.ok) throw await readProblem(response);
@@ -93,7 +99,10 @@ export async function readProblem(response) {
     status: response.status,
     code: "http_" + response.status,
     title: response.statusText,
-    detail: [502, 504].includes(response.status) ? "The server does not answer." : `The server answered ${response.status} ${response.statusText}.`,
+    // A proxy says so when the server behind it is away.
+    detail: [502, 504].includes(response.status)
+      ? "The server does not answer."
+      : `The server answered ${response.status} ${response.statusText}.`,
     request_id: response.headers.get("x-request-id"),
   };
   let sent = {};

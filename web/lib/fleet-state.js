@@ -40,7 +40,10 @@ export function emptyState() {
 
 /** @returns {Changes} */
 export function noChanges() {
-  return { snapshot: false, slots: [], slotsGone: [], structure: false, bots: [], botsGone: [], queue: false, gates: false, keepers: false, connection: false };
+  return {
+    snapshot: false, structure: false, slots: [], slotsGone: [], bots: [], botsGone: [],
+    queue: false, gates: false, keepers: false, connection: false,
+  };
 }
 
 /**
@@ -244,7 +247,8 @@ export function encodeState(state) {
     pools: state.pools.map(({ name, platform }) => [name, platform]),
     slots,
     bots,
-    queue: [...state.waiting.values()].map((one) => [one.bot_id, one.platform, one.priority, one.turn, one.arrival, one.pool, one.queued_at, one.timeout_at]),
+    queue: [...state.waiting.values()].map(({ bot_id, platform, priority, turn, arrival, pool, queued_at, timeout_at }) =>
+      [bot_id, platform, priority, turn, arrival, pool, queued_at, timeout_at]),
     gates: state.gates.map(({ host, active, queued, max_concurrent }) => [host, active, queued, max_concurrent]),
     keepers: state.keepers.map(({ name, last_run, took_ms, error, next_run, leader }) => [name, last_run, took_ms, error, next_run, leader]),
   });

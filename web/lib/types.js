@@ -34,9 +34,31 @@
  */
 
 /** @typedef {{id: string, status: string, since: number, slot?: string}} LiveBot */
-/** @typedef {{bot_id: string, platform: string, priority: number, turn: number, arrival: number, pool: string, queued_at: number, timeout_at: number}} LiveQueueEntry */
+
+/**
+ * A bot in the queue.
+ * @typedef {object} LiveQueueEntry
+ * @property {string} bot_id
+ * @property {string} platform
+ * @property {number} priority
+ * @property {number} turn
+ * @property {number} arrival
+ * @property {string} pool
+ * @property {number} queued_at
+ * @property {number} timeout_at
+ */
+
 /** @typedef {{host: string, active: number, queued: number, max_concurrent: number}} LiveGate */
-/** @typedef {{name: string, last_run: number | null, took_ms: number | null, error: string | null, next_run: number | null, leader: string | null}} LiveKeeper */
+
+/**
+ * @typedef {object} LiveKeeper
+ * @property {string} name
+ * @property {number | null} last_run
+ * @property {number | null} took_ms
+ * @property {string | null} error
+ * @property {number | null} next_run
+ * @property {string | null} leader
+ */
 
 /**
  * What one message changed. `snapshot`: everything may be new. `structure`: slots came or went. Slots are given as they

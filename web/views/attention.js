@@ -35,7 +35,9 @@ const IS_BOT = ["needs_help", "awaiting_admission"];
  */
 function buttonFor(method, path) {
   const [, , group, name, verb] = path.split("/");
-  if (method === "POST" && group === "slots" && verb === "recover") return { label: "Recover", cli: `greenroom slots recover ${name}`, done: "The server recovers the slot" };
+  if (method === "POST" && group === "slots" && verb === "recover") {
+    return { label: "Recover", cli: `greenroom slots recover ${name}`, done: "The server recovers the slot" };
+  }
   if (method === "POST" && name === "run") return { label: "Run now", cli: `greenroom keepers run ${group}`, done: "The keeper has run" };
   if (method === "DELETE" && group === "bots") return { label: "Stop", cli: `greenroom bots stop ${name}`, done: "The bot was asked to leave" };
   return method === "POST" || method === "DELETE" ? { label: "Do it", cli: "", done: "Done" } : null;
@@ -63,7 +65,11 @@ export function AttentionPanel() {
   const critical = items.filter(({ severity }) => severity === "critical").length;
   const shown = all ? items : items.slice(0, FIRST_SHOWN);
   const title = html`Attention <span class=${critical > 0 ? "tag bad" : "tag wait"}>${items.length}</span>`;
-  const more = items.length > FIRST_SHOWN && html`<button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>${all ? "Show less" : `Show all ${items.length}`}</button>`;
+  const more =
+    items.length > FIRST_SHOWN &&
+    html`<button type="button" class="link" aria-expanded=${all} onClick=${() => setAll(!all)}>
+      ${all ? "Show less" : `Show all ${items.length}`}
+    </button>`;
   return html`<${Panel} title=${title} label="Attention" actions=${more} class=${critical > 0 ? "attention critical" : "attention"} flush>
     <ul class="attention-list">${shown.map((item) => html`<${AttentionRow} key=${item.kind + item.subject} item=${item} />`)}</ul>
     <p class="unseen" role="status">${count(items.length, "item")} that need attention</p>
@@ -72,19 +78,22 @@ export function AttentionPanel() {
 
 /** @param {{item: AttentionItem}} props */
 function AttentionRow({ item }) {
-  const critical = item.severity === "critical";
+  const [icon, tone, severity] = item.severity === "critical" ? ["alert", "bad", "Critical"] : ["diamond", "wait", "Warning"];
   const href = SUBJECTS[item.kind]?.(encodeURIComponent(item.subject));
   const name = IS_BOT.includes(item.kind) ? `Bot …${shortId(item.subject)}` : item.subject;
   const button = item.action && buttonFor(item.action.method, item.action.path);
   return html`<li class="attention-item">
-    <span class=${`mark ${critical ? "tone-bad" : "tone-wait"}`}><${Icon} name=${critical ? "alert" : "diamond"} /><span class="severity">${critical ? "Critical" : "Warning"}</span></span>
+    <span class=${`mark tone-${tone}`}><${Icon} name=${icon} /><span class="severity">${severity}</span></span>
     <p class="attention-what" title=${item.message}>${withCode(item.message)}</p>
     <p class="attention-subject">${href ? html`<a class="mono" href=${href}>${name}</a>` : html`<span class="mono">${name}</span>`}</p>
     <p class="attention-time quiet">${item.since && html`for <${Elapsed} from=${item.since} />`}</p>
     <p class="attention-time">${item.deadline_at && html`<${Countdown} to=${item.deadline_at} before="deadline in" />`}</p>
     <div class="attention-action">
       ${button && item.action
-        ? html`<${ActionButton} small label=${button.label} describe=${name} method=${item.action.method} path=${item.action.path} cli=${button.cli} done=${button.done} onDone=${refreshAttention} />`
+        ? html`<${ActionButton}
+            small label=${button.label} describe=${name} method=${item.action.method} path=${item.action.path}
+            cli=${button.cli} done=${button.done} onDone=${refreshAttention}
+          />`
         : href && html`<a class="button small" href=${href} aria-label=${`${PAGE_LABELS[item.kind]}: ${name}`}>${PAGE_LABELS[item.kind]}</a>`}
     </div>
   </li>`;

@@ -6,7 +6,7 @@ import { useFleet } from "../lib/fleet.js";
 import { number, shortId } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { useLoad, useOnChange } from "../components/load.js";
-import { ActionButton } from "../components/action.js";
+import { StopButton } from "../components/overview-parts.js";
 import { Countdown, Elapsed, Empty, Loading, OutsideLink, Panel, StatusMark } from "../components/ui.js";
 
 /** @typedef {import("../lib/types.js").Bot} Bot */
@@ -63,7 +63,11 @@ export function LobbyPage() {
     ${!loaded
       ? html`<${Loading} />`
       : bots.length === 0
-        ? html`<${Panel} title="Waiting for people"><${Empty} title="No bot waits in a lobby">A bot comes here while it waits for the host of its meeting to admit it, or when it needs help.<//><//>`
+        ? html`<${Panel} title="Waiting for people">
+            <${Empty} title="No bot waits in a lobby">
+              A bot comes here while it waits for the host of its meeting to admit it, or when it needs help.
+            <//>
+          <//>`
         : html`<ul class="lobby-board">${bots.map((bot) => html`<${LobbyCard} key=${bot.id} bot=${bot} details=${details.get(bot.id)} />`)}</ul>`}
   </div>`;
 }
@@ -77,11 +81,10 @@ function LobbyCard({ bot, details }) {
     <p class="truncate">${details ? html`<${OutsideLink} href=${details.meeting_url} />` : html`<span class="quiet">…</span>`}</p>
     ${details?.reason && html`<p class="quiet break">${details.reason}</p>`}
     <div class="spread lobby-end">
-      <span>${details?.deadline_at ? html`<${Countdown} to=${details.deadline_at} warnMs=${120_000} before="Gives up in" />` : html`<span class="quiet mono">${bot.slot ?? ""}</span>`}</span>
-      <${ActionButton}
-        small danger label="Stop" describe=${name} method="DELETE" path=${`/admin/bots/${bot.id}`} cli=${`greenroom bots stop ${bot.id}`} done="The bot was asked to leave"
-        confirm=${{ title: "Stop this bot?", text: `${name} leaves its meeting. This cannot be undone.`, button: "Stop the bot", danger: true }}
-      />
+      ${details?.deadline_at
+        ? html`<${Countdown} to=${details.deadline_at} warnMs=${120_000} before="Gives up in" />`
+        : html`<span class="quiet mono">${bot.slot ?? ""}</span>`}
+      <${StopButton} id=${bot.id} name=${name} path=${`/admin/bots/${bot.id}`} />
     </div>
   </li>`;
 }
@@ -90,22 +93,29 @@ function LobbyCard({ bot, details }) {
 export function LobbyPanel() {
   const { bots, details } = useLobby();
   const rows = bots.slice(0, 6);
-  return html`<${Panel} title=${html`Lobby <span class="quiet num">${number(bots.length)}</span>`} actions=${html`<a href=${link("/lobby")}>All</a>`} flush>
+  const title = html`Lobby <span class="quiet num">${number(bots.length)}</span>`;
+  return html`<${Panel} title=${title} actions=${html`<a href=${link("/lobby")}>All</a>`} flush>
     ${rows.length === 0
       ? html`<p class="panel-note quiet">No bot waits in a lobby.</p>`
       : html`<ul class="rows">
-          ${rows.map((bot) => {
-            const known = details.get(bot.id);
-            return html`<li key=${bot.id}>
-              <${StatusMark} status=${bot.status} short />
-              <span class="row-main">
-                <a class="truncate" href=${link(`/bots/${bot.id}`)}>${known?.bot_display_name ?? html`<span class="mono">…${shortId(bot.id)}</span>`}</a>
-                <span class="quiet truncate">${known ? html`<${OutsideLink} href=${known.meeting_url} />` : bot.slot}</span>
-              </span>
-              <span class="row-end"><${Elapsed} from=${bot.since} />${known?.deadline_at && html`<span class="row-note"><${Countdown} to=${known.deadline_at} after="left" /></span>`}</span>
-            </li>`;
-          })}
+          ${rows.map((bot) => html`<${LobbyRow} key=${bot.id} bot=${bot} details=${details.get(bot.id)} />`)}
         </ul>`}
     ${bots.length > rows.length && html`<p class="panel-note quiet">And ${number(bots.length - rows.length)} more.</p>`}
   <//>`;
+}
+
+/** @param {{bot: LiveBot, details: Bot | undefined}} props */
+function LobbyRow({ bot, details }) {
+  const name = details?.bot_display_name ?? html`<span class="mono">…${shortId(bot.id)}</span>`;
+  return html`<li>
+    <${StatusMark} status=${bot.status} short />
+    <span class="row-main">
+      <a class="truncate" href=${link(`/bots/${bot.id}`)}>${name}</a>
+      <span class="quiet truncate">${details ? html`<${OutsideLink} href=${details.meeting_url} />` : bot.slot}</span>
+    </span>
+    <span class="row-end">
+      <${Elapsed} from=${bot.since} />
+      ${details?.deadline_at && html`<span class="row-note"><${Countdown} to=${details.deadline_at} after="left" /></span>`}
+    </span>
+  </li>`;
 }

@@ -3,10 +3,11 @@
 import { html } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { number, statusLabel } from "../lib/format.js";
+import { number } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { useLoad } from "../components/load.js";
-import { Countdown, Elapsed, StatusMark } from "../components/ui.js";
+import { StatusCounts } from "../components/overview-parts.js";
+import { Countdown, Elapsed } from "../components/ui.js";
 import { AttentionPanel } from "./attention.js";
 import { LobbyPanel } from "./lobby.js";
 import { QueuePanel, StartsPanel } from "./queue.js";
@@ -31,7 +32,9 @@ export function OverviewPage({ query }) {
 
 /** The state of the fleet in one line. */
 function Numbers() {
-  return html`<section class="numbers" aria-label="The fleet in numbers"><${SlotNumbers} /><${BotNumbers} /><${QueueNumbers} /><${StartNumbers} /></section>`;
+  return html`<section class="numbers" aria-label="The fleet in numbers">
+    <${SlotNumbers} /><${BotNumbers} /><${QueueNumbers} /><${StartNumbers} />
+  </section>`;
 }
 
 /** @param {Record<string, number>} counts */
@@ -41,30 +44,23 @@ function sum(counts) {
 
 function SlotNumbers() {
   const { counts, hot, loaded } = useFleet((live) => ({ counts: live.slotCounts, hot: live.hotIdle, loaded: live.loaded }));
-  const total = sum(counts);
-  const present = SLOT_STATUSES.filter((status) => (counts[status] ?? 0) > 0);
+  const { busy = 0, ...others } = counts;
+  const share = (/** @type {string} */ status) => html`<span key=${status} class=${`fill-${status}`} style=${{ flexGrow: counts[status] }}></span>`;
+  const hotNote = hot > 0 ? html` <span class="quiet">(${number(hot)} hot)</span>` : "";
   return html`<div class="number wide">
     <h2>Slots busy</h2>
-    <p class="number-value">${loaded ? number(counts.busy ?? 0) : "–"}<span class="number-of"> of ${number(total)}</span></p>
-    <div class="bar-stack" aria-hidden="true">${present.map((status) => html`<span key=${status} class=${`fill-${status}`} style=${{ flexGrow: counts[status] }}></span>`)}</div>
-    <ul class="number-parts">
-      ${present.filter((status) => status !== "busy").map(
-        (status) => html`<li key=${status}><a href=${link("/slots", { status })}><${StatusMark} status=${status} kind="slot" short /> ${number(counts[status])} ${statusLabel(status).toLowerCase()}${status === "idle" && hot > 0 ? html` <span class="quiet">(${number(hot)} hot)</span>` : ""}</a></li>`,
-      )}
-    </ul>
+    <p class="number-value">${loaded ? number(busy) : "–"}<span class="number-of"> of ${number(sum(counts))}</span></p>
+    <div class="bar-stack" aria-hidden="true">${SLOT_STATUSES.filter((status) => counts[status] > 0).map(share)}</div>
+    <${StatusCounts} kind="slot" statuses=${SLOT_STATUSES} counts=${others} notes=${{ idle: hotNote }} />
   </div>`;
 }
 
 function BotNumbers() {
   const { counts, loaded } = useFleet((live) => ({ counts: live.botCounts, loaded: live.loaded }));
-  const present = BOT_STATUSES.filter((status) => (counts[status] ?? 0) > 0);
   return html`<div class="number wide">
     <h2>Bots</h2>
     <p class="number-value">${loaded ? number(sum(counts)) : "–"}</p>
-    <ul class="number-parts">
-      ${present.length === 0 && loaded ? html`<li class="quiet">No bot runs now.</li>` : null}
-      ${present.map((status) => html`<li key=${status}><a href=${link("/bots", { status })}><${StatusMark} status=${status} short /> ${number(counts[status])} ${status === "needs_help" && counts[status] > 1 ? "need help" : statusLabel(status).toLowerCase()}</a></li>`)}
-    </ul>
+    <${StatusCounts} kind="bot" statuses=${BOT_STATUSES} counts=${counts} empty=${loaded ? "No bot runs now." : ""} />
   </div>`;
 }
 
@@ -76,7 +72,8 @@ function QueueNumbers() {
     <h2><a href=${link("/queue")}>Queued</a></h2>
     <p class="number-value">${loaded ? number(queue.length) : "–"}</p>
     ${queue.length > 0
-      ? html`<p class="number-note"><span class="quiet">Longest wait</span> <${Elapsed} from=${oldest} /></p><p class="number-note"><${Countdown} to=${next} before="First gives up in" /></p>`
+      ? html`<p class="number-note"><span class="quiet">Longest wait</span> <${Elapsed} from=${oldest} /></p>
+          <p class="number-note"><${Countdown} to=${next} before="First gives up in" /></p>`
       : html`<p class="number-note quiet">No bot waits for a slot.</p>`}
   </div>`;
 }
@@ -92,8 +89,13 @@ function StartNumbers() {
   return html`<div class="number">
     <h2>Slots starting</h2>
     <p class="number-value">${loaded ? number(active) : "–"}<span class="number-of"> of ${number(places)}</span></p>
-    <p class="number-note">${waiting > 0 ? html`<span class="tone-wait">${number(waiting)} waiting at a gate</span>` : html`<span class="quiet">None waits at a gate.</span>`}</p>
-    ${data && html`<p class="number-note"><a href=${link("/charts")}>Last hour</a>: ${number(data.hot)} hot, ${number(data.stopped)} stopped, ${number(data.cold)} cold</p>`}
+    <p class=${waiting > 0 ? "number-note tone-wait" : "number-note quiet"}>
+      ${waiting > 0 ? `${number(waiting)} waiting at a gate` : "None waits at a gate."}
+    </p>
+    ${data &&
+    html`<p class="number-note">
+      <a href=${link("/charts")}>Last hour</a>${`: ${number(data.hot)} hot, ${number(data.stopped)} stopped, ${number(data.cold)} cold`}
+    </p>`}
   </div>`;
 }
 

@@ -3,9 +3,10 @@
 import { html } from "../lib/html.js";
 import { call } from "../lib/api.js";
 import { useFleet } from "../lib/fleet.js";
-import { bytes, count, duration, number, shortId, statusLabel } from "../lib/format.js";
+import { bytes, count, duration, number, statusLabel } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { useLoad, useOnChange } from "../components/load.js";
+import { BotLink, TableHead } from "../components/overview-parts.js";
 import { Countdown, Elapsed, Empty, Loading, Panel, ProblemNote } from "../components/ui.js";
 
 /** @typedef {import("../lib/types.js").LiveQueueEntry} LiveQueueEntry */
@@ -33,7 +34,8 @@ function withPositions(queue) {
 /** How long bots will probably wait, by the id of the bot. The live state has no estimates. @param {LiveQueueEntry[]} queue */
 function useEstimates(queue) {
   const waiting = queue.length > 0;
-  const { data, reload } = useLoad(async () => (waiting ? (await call("GET", `/admin/queue?limit=${MOST_ROWS}`)).entries : []), [waiting], waiting ? 5000 : 0);
+  const load = async () => (waiting ? (await call("GET", `/admin/queue?limit=${MOST_ROWS}`)).entries : []);
+  const { data, reload } = useLoad(load, [waiting], waiting ? 5000 : 0);
   useOnChange(queue, reload, 2000);
   return new Map((data ?? []).map((/** @type {import("../lib/types.js").QueueEntry} */ entry) => [entry.bot_id, entry.estimated_wait_ms]));
 }
@@ -59,6 +61,15 @@ export function QueuePage() {
   </div>`;
 }
 
+/** @type {[label: string, look?: string][]} */
+const QUEUE_COLUMNS = [
+  ["Position"], ["Bot"], ["Platform", "wide-only"], ["Pool", "wide-only"], ["Priority", "right wide-only"],
+  ["Waits for", "right"], ["Estimate", "right"], ["Gives up in", "right"],
+];
+
+/** @type {[label: string, look?: string][]} */
+const START_COLUMNS = [["Slot"], ["State"], ["Bot"], ["For", "right"], ["Deadline in", "right"], ["Last error"]];
+
 function QueueTable() {
   const queue = useQueue();
   const loaded = useFleet((live) => live.loaded);
@@ -66,18 +77,20 @@ function QueueTable() {
   const rows = withPositions(queue).slice(0, MOST_ROWS);
   const title = html`Queue <span class="quiet num">${number(queue.length)}</span>`;
   if (!loaded) return html`<${Panel} title=${title}><${Loading} /><//>`;
-  if (rows.length === 0) return html`<${Panel} title=${title}><${Empty} title="No bot waits for a slot">Bots come here when all slots of their platform are busy and the pools cannot grow.<//><//>`;
+  if (rows.length === 0) {
+    return html`<${Panel} title=${title}>
+      <${Empty} title="No bot waits for a slot">Bots come here when all slots of their platform are busy and the pools cannot grow.<//>
+    <//>`;
+  }
   return html`<${Panel} title=${title} flush>
     <div class="table-wrap" tabindex="0" role="region" aria-label="Bots in the queue">
       <table>
-        <thead>
-          <tr><th scope="col">Position</th><th scope="col">Bot</th><th scope="col" class="wide-only">Platform</th><th scope="col" class="wide-only">Pool</th><th scope="col" class="right wide-only">Priority</th><th scope="col" class="right">Waits for</th><th scope="col" class="right">Estimate</th><th scope="col" class="right">Gives up in</th></tr>
-        </thead>
+        <${TableHead} columns=${QUEUE_COLUMNS} />
         <tbody>
           ${rows.map(
             (entry) => html`<tr key=${entry.bot_id}>
               <td class="num">${entry.position}</td>
-              <th scope="row"><a class="mono" href=${link(`/bots/${entry.bot_id}`)}>…${shortId(entry.bot_id)}</a></th>
+              <th scope="row"><${BotLink} id=${entry.bot_id} /></th>
               <td class="wide-only">${statusLabel(entry.platform)}</td>
               <td class="wide-only"><a href=${link(`/pools/${entry.pool}`)}>${entry.pool}</a></td>
               <td class="right wide-only">${entry.priority}</td>
@@ -100,12 +113,22 @@ function estimate(ms) {
   return "about " + duration(Math.max(unit, Math.round(ms / unit) * unit));
 }
 
+/**
+ * The estimate, or how long the bot has waited where there is none.
+ * @param {LiveQueueEntry} entry
+ * @param {number | null | undefined} ms
+ */
+function expected(entry, ms) {
+  return ms === null || ms === undefined ? html`waits <${Elapsed} from=${entry.queued_at} />` : estimate(ms);
+}
+
 /** The first bots of the queue, for the overview. */
 export function QueuePanel() {
   const queue = useQueue();
   const estimates = useEstimates(queue);
   const rows = withPositions(queue).slice(0, 6);
-  return html`<${Panel} title=${html`Queue <span class="quiet num">${number(queue.length)}</span>`} actions=${html`<a href=${link("/queue")}>All</a>`} flush>
+  const title = html`Queue <span class="quiet num">${number(queue.length)}</span>`;
+  return html`<${Panel} title=${title} actions=${html`<a href=${link("/queue")}>All</a>`} flush>
     ${rows.length === 0
       ? html`<p class="panel-note quiet">No bot waits for a slot.</p>`
       : html`<ol class="rows">
@@ -113,8 +136,8 @@ export function QueuePanel() {
             (entry) => html`<li key=${entry.bot_id} class="queue-row">
               <span class="position" title="Position on its platform">${entry.position}</span>
               <span class="row-main">
-                <a class="mono" href=${link(`/bots/${entry.bot_id}`)}>…${shortId(entry.bot_id)}</a>
-                <span class="quiet truncate">${statusLabel(entry.platform)} · ${estimates.has(entry.bot_id) && estimates.get(entry.bot_id) !== undefined ? estimate(estimates.get(entry.bot_id)) : html`waits <${Elapsed} from=${entry.queued_at} />`}</span>
+                <${BotLink} id=${entry.bot_id} />
+                <span class="quiet truncate">${statusLabel(entry.platform)} · ${expected(entry, estimates.get(entry.bot_id))}</span>
               </span>
               <span class="row-end" title="Gives up in"><${Countdown} to=${entry.timeout_at} /></span>
             </li>`,
@@ -143,12 +166,13 @@ export function Gates() {
 /** @param {{gate: LiveGate}} props */
 function Gate({ gate }) {
   const places = Math.min(gate.max_concurrent, 24);
+  const waiting = gate.queued > 0 && html`, <span class="tone-wait">${number(gate.queued)} waiting</span>`;
   return html`<li class="gate">
     <span class="truncate" title=${gate.host}>${gate.host}</span>
     <span class="gate-places" aria-hidden="true">
       ${Array.from({ length: places }, (_, index) => html`<span class=${index < gate.active ? "place taken" : "place"}></span>`)}
     </span>
-    <span class="quiet num">${gate.active} of ${gate.max_concurrent}${gate.queued > 0 && html`, <span class="tone-wait">${number(gate.queued)} waiting</span>`}</span>
+    <span class="quiet num">${gate.active} of ${gate.max_concurrent}${waiting}</span>
   </li>`;
 }
 
@@ -159,10 +183,15 @@ function Pulls({ pulls }) {
   return html`<ul class="pulls">
     ${pulls.map((pull) => {
       const share = pull.bytes > 0 ? Math.min(100, Math.round((100 * pull.bytes_done) / pull.bytes)) : 0;
+      const size = `${bytes(pull.bytes_done)} of ${bytes(pull.bytes)}`;
+      const progress = `${pull.host} · ${size} · layer ${pull.layers_done} of ${pull.layers}`;
       return html`<li key=${pull.host + pull.image}>
         <p class="spread"><span class="mono truncate" title=${pull.image}>${pull.image}</span><span class="num">${share} %</span></p>
-        <div class="meter" role="progressbar" aria-label=${`Pull of ${pull.image} on ${pull.host}`} aria-valuenow=${share} aria-valuemin="0" aria-valuemax="100"><span style=${{ width: `${share}%` }}></span></div>
-        <p class="quiet">${pull.host} · ${bytes(pull.bytes_done)} of ${bytes(pull.bytes)} · layer ${pull.layers_done} of ${pull.layers} · <${Elapsed} from=${pull.since} /></p>
+        <div
+          class="meter" role="progressbar" aria-label=${`Pull of ${pull.image} on ${pull.host}`}
+          aria-valuenow=${share} aria-valuemin="0" aria-valuemax="100"
+        ><span style=${{ width: `${share}%` }}></span></div>
+        <p class="quiet">${progress} · <${Elapsed} from=${pull.since} /></p>
       </li>`;
     })}
   </ul>`;
@@ -172,19 +201,21 @@ function Pulls({ pulls }) {
 function Starts({ entries }) {
   if (!entries) return null;
   const title = html`Starts <span class="quiet num">${number(entries.length)}</span>`;
-  if (entries.length === 0) return html`<${Panel} title=${title}><${Empty} title="No slot starts now">Slots that start, or wait at a gate to start, are listed here.<//><//>`;
+  if (entries.length === 0) {
+    return html`<${Panel} title=${title}>
+      <${Empty} title="No slot starts now">Slots that start, or wait at a gate to start, are listed here.<//>
+    <//>`;
+  }
   return html`<${Panel} title=${title} flush>
     <div class="table-wrap" tabindex="0" role="region" aria-label="Slots that start">
       <table>
-        <thead>
-          <tr><th scope="col">Slot</th><th scope="col">State</th><th scope="col">Bot</th><th scope="col" class="right">For</th><th scope="col" class="right">Deadline in</th><th scope="col">Last error</th></tr>
-        </thead>
+        <${TableHead} columns=${START_COLUMNS} />
         <tbody>
           ${entries.slice(0, MOST_ROWS).map(
             (entry) => html`<tr key=${entry.slot}>
               <th scope="row"><a class="mono" href=${link(`/slots/${entry.slot}`)}>${entry.slot}</a></th>
-              <td><span class=${entry.state === "active" ? "tag progress" : "tag wait"}>${entry.state === "active" ? "starting" : "waits at the gate"}</span></td>
-              <td>${entry.bot_id ? html`<a class="mono" href=${link(`/bots/${entry.bot_id}`)}>…${shortId(entry.bot_id)}</a>` : html`<span class="quiet">none</span>`}</td>
+              <td>${entry.state === "active" ? html`<span class="tag progress">starting</span>` : html`<span class="tag wait">waits at the gate</span>`}</td>
+              <td>${entry.bot_id ? html`<${BotLink} id=${entry.bot_id} />` : html`<span class="quiet">none</span>`}</td>
               <td class="right"><${Elapsed} from=${entry.asked_at} /></td>
               <td class="right"><${Countdown} to=${entry.timeout_at} /></td>
               <td class="break">${entry.last_error ?? "–"}</td>

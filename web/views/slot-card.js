@@ -91,7 +91,10 @@ export function SlotCard() {
     <p class="slot-card-name mono">${slot.name}</p>
     <dl class="facts">
       <dt>Slot</dt>
-      <dd><${StatusMark} status=${slot.status} kind="slot" /> for <${Elapsed} from=${slot.since} />${slot.hot && html` <span class="tag good">hot</span>`}</dd>
+      <dd>
+        <${StatusMark} status=${slot.status} kind="slot" /> for <${Elapsed} from=${slot.since} />
+        ${slot.hot && html` <span class="tag good">hot</span>`}
+      </dd>
       ${bot &&
       html`<dt>Bot</dt>
         <dd><${StatusMark} status=${bot.status} /> for <${Elapsed} from=${bot.since} /></dd>

@@ -42,10 +42,12 @@ export function SlotLegend({ filter }) {
   const { counts, hot } = useFleet((live) => ({ counts: live.slotCounts, hot: live.hotIdle }));
   const entries = SLOT_STATUSES.map((status) => ({ status, look: `s-${status}`, label: statusLabel(status), n: counts[status] ?? 0 }));
   entries.splice(2, 0, { status: HOT, look: "s-idle hot", label: "Idle and hot", n: hot });
+  /** @param {string} status */
+  const choose = (status) => setQuery({ status: filter.status === status ? "" : status });
   return html`<ul class="legend" aria-label="Show only slots with a status">
     ${entries.map(
       ({ status, look, label, n }) => html`<li key=${status}>
-        <button type="button" class="legend-item" aria-pressed=${filter.status === status} onClick=${() => setQuery({ status: filter.status === status ? "" : status })}>
+        <button type="button" class="legend-item" aria-pressed=${filter.status === status} onClick=${() => choose(status)}>
           <span class=${`cell ${look}`} aria-hidden="true"></span>${label} <span class="quiet num">${number(n)}</span>
         </button>
       </li>`,
@@ -56,13 +58,17 @@ export function SlotLegend({ filter }) {
 /** Fields for pool and text. @param {{filter: SlotFilterValue, text: string}} props */
 export function SlotFilter({ filter, text }) {
   const pools = useFleet((live) => live.pools);
+  const clear = () => setQuery({ pool: "", status: "", q: "" });
   return html`<div class="filters" role="group" aria-label="Filter slots">
-    ${isFiltering(filter) && html`<button type="button" class="small plain" onClick=${() => setQuery({ pool: "", status: "", q: "" })}>Clear</button>`}
+    ${isFiltering(filter) && html`<button type="button" class="small plain" onClick=${clear}>Clear</button>`}
     ${pools.length > 1 &&
     html`<select aria-label="Pool" value=${filter.pool} onChange=${(/** @type {any} */ event) => setQuery({ pool: event.target.value })}>
       <option value="">All pools</option>
       ${pools.map(({ name }) => html`<option key=${name} value=${name}>${name}</option>`)}
     </select>`}
-    <input type="search" aria-label="Name of a slot, or id of a bot" placeholder="Slot or bot" value=${text} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })} />
+    <input
+      type="search" aria-label="Name of a slot, or id of a bot" placeholder="Slot or bot"
+      value=${text} onInput=${(/** @type {any} */ event) => setQuery({ q: event.target.value })}
+    />
   </div>`;
 }

@@ -18,6 +18,8 @@ import { SlotTable } from "./slot-table.js";
 /** With more slots than this, they are drawn on a canvas. */
 const MOST_ELEMENTS = 2000;
 
+const CANVAS_LABEL = "Every slot as a cell. Move with the arrow keys, open with Enter. The table below has the same slots.";
+
 /** @param {{query: Record<string, string>}} props */
 export function SlotGrid({ query }) {
   const { loaded, pools, total } = useFleet((live) => ({ loaded: live.loaded, pools: live.pools, total: live.slots.size }));
@@ -26,7 +28,8 @@ export function SlotGrid({ query }) {
   const large = useRef(false);
   large.current = total > (large.current ? MOST_ELEMENTS * 0.9 : MOST_ELEMENTS);
   const view = large.current ? CanvasGroups : ElementGroups;
-  return html`<${Panel} title=${html`Slots <span class="quiet num">${loaded ? number(total) : ""}</span>`} class="slots-panel" actions=${html`<${SlotFilter} filter=${filter} text=${query.q ?? ""} />`}>
+  const title = html`Slots <span class="quiet num">${loaded ? number(total) : ""}</span>`;
+  return html`<${Panel} title=${title} actions=${html`<${SlotFilter} filter=${filter} text=${query.q ?? ""} />`}>
     <${SlotLegend} filter=${filter} />
     ${!loaded
       ? html`<${Loading} />`
@@ -71,8 +74,10 @@ function CanvasGroups({ pools, filter }) {
   }, []);
   useEffect(() => canvas.current?.setFilter(filter), [filter]);
   return html`<div class="slot-groups slot-canvas" ref=${root}>
-    ${pools.map((pool) => tops[pool.name] !== undefined && html`<div key=${pool.name} class="canvas-head" style=${{ top: `${tops[pool.name]}px` }}><${GroupHead} pool=${pool} /></div>`)}
-    <canvas tabindex="0" role="img" aria-label="Every slot as a cell. Move with the arrow keys, open with Enter. The table below has the same slots."></canvas>
+    ${pools
+      .filter(({ name }) => tops[name] !== undefined)
+      .map((pool) => html`<div key=${pool.name} class="canvas-head" style=${{ top: `${tops[pool.name]}px` }}><${GroupHead} pool=${pool} /></div>`)}
+    <canvas tabindex="0" role="img" aria-label=${CANVAS_LABEL}></canvas>
     <div class="canvas-ring" hidden></div>
     <p class="unseen" role="status"></p>
   </div>`;
@@ -82,7 +87,8 @@ function CanvasGroups({ pools, filter }) {
 function GroupHead({ pool }) {
   const counts = useFleet((live) => ({ ...live.countsOf(pool.name) }));
   const total = Object.values(counts).reduce((sum, one) => sum + one, 0);
-  const note = total === 0 ? "no slots yet" : `${number(counts.busy ?? 0)} of ${number(total)} busy${counts.error ? `, ${number(counts.error)} in error` : ""}`;
+  const errors = counts.error ? `, ${number(counts.error)} in error` : "";
+  const note = total === 0 ? "no slots yet" : `${number(counts.busy ?? 0)} of ${number(total)} busy${errors}`;
   return html`<header class="slot-group-head">
     <h3><a href=${link(`/pools/${pool.name}`)}>${pool.name}</a></h3>
     <p class="quiet">${statusLabel(pool.platform)} · ${note}</p>

@@ -2,8 +2,9 @@
 
 import { html, useEffect, useMemo, useState } from "../lib/html.js";
 import { fleet, useFleet } from "../lib/fleet.js";
-import { count, number, shortId, useNow } from "../lib/format.js";
+import { count, number, useNow } from "../lib/format.js";
 import { link } from "../lib/router.js";
+import { BotLink, TableHead } from "../components/overview-parts.js";
 import { Elapsed, Empty, StatusMark } from "../components/ui.js";
 import { matches } from "./slot-filter.js";
 
@@ -44,9 +45,7 @@ function Rows({ filter }) {
   return html`<div class="table-wrap" tabindex="0" role="region" aria-label="Table of slots">
       <table>
         <caption class="unseen">${count(names.length, "slot")}, page ${shown + 1} of ${pages}</caption>
-        <thead>
-          <tr><th scope="col">Slot</th><th scope="col">Pool</th><th scope="col">Status</th><th scope="col">Hot</th><th scope="col">For</th><th scope="col">Bot</th></tr>
-        </thead>
+        <${TableHead} columns=${[["Slot"], ["Pool"], ["Status"], ["Hot"], ["For"], ["Bot"]]} />
         <tbody>
           ${slots.map(
             (slot) => html`<tr key=${slot.name}>
@@ -55,7 +54,7 @@ function Rows({ filter }) {
               <td><${StatusMark} status=${slot.status} kind="slot" /></td>
               <td>${slot.hot ? "Hot" : "–"}</td>
               <td><${Elapsed} from=${slot.since} /></td>
-              <td>${slot.bot_id ? html`<a class="mono" href=${link(`/bots/${slot.bot_id}`)}>…${shortId(slot.bot_id)}</a>` : "–"}</td>
+              <td>${slot.bot_id ? html`<${BotLink} id=${slot.bot_id} />` : "–"}</td>
             </tr>`,
           )}
         </tbody>

@@ -5,7 +5,7 @@ import { call } from "../lib/api.js";
 import { count, number, shortId, statusLabel } from "../lib/format.js";
 import { link } from "../lib/router.js";
 import { useLoad, useOnBotChange } from "../components/load.js";
-import { ActionButton } from "../components/action.js";
+import { StatusCounts, StopButton, TableHead } from "../components/overview-parts.js";
 import { openStartDialog } from "../components/start-dialog.js";
 import { Countdown, Elapsed, Empty, Loading, OutsideLink, Panel, ProblemNote, StatusMark } from "../components/ui.js";
 
@@ -18,7 +18,8 @@ export function UserOverviewPage() {
   return html`<div class="stack">
     <h1 class="unseen">Overview</h1>
     <${ProblemNote} problem=${problem} onRetry=${reload} />
-    ${data ? html`<${Usage} usage=${data} /><${BotList} bots=${data.bots} more=${Boolean(data.next_cursor)} onChange=${reload} />` : !problem && html`<${Loading} />`}
+    ${!data && !problem && html`<${Loading} />`}
+    ${data && html`<${Usage} usage=${data} /><${BotList} bots=${data.bots} more=${Boolean(data.next_cursor)} onChange=${reload} />`}
   </div>`;
 }
 
@@ -26,23 +27,26 @@ export function UserOverviewPage() {
 function Usage({ usage }) {
   const { running, max_concurrent_bots: limit, by_status } = usage;
   const share = limit > 0 ? Math.min(100, (100 * running) / limit) : 100;
-  const present = Object.entries(by_status).filter(([, n]) => n > 0);
   return html`<section class="numbers" aria-label="Your bots in numbers">
     <div class="number">
       <h2>Bots running</h2>
       <p class="number-value">${number(running)}<span class="number-of"> of ${number(limit)}</span></p>
-      <div class="meter" role="meter" aria-label="Use of your limit" aria-valuenow=${running} aria-valuemin="0" aria-valuemax=${limit}><span style=${{ width: `${share}%` }}></span></div>
-      <p class="number-note quiet">${running >= limit ? "You have reached your limit. Stop a bot to start another." : `You can start ${count(limit - running, "more bot")}.`}</p>
+      <div class="meter" role="meter" aria-label="Use of your limit" aria-valuenow=${running} aria-valuemin="0" aria-valuemax=${limit}>
+        <span style=${{ width: `${share}%` }}></span>
+      </div>
+      <p class="number-note quiet">
+        ${running >= limit ? "You have reached your limit. Stop a bot to start another." : `You can start ${count(limit - running, "more bot")}.`}
+      </p>
     </div>
     <div class="number wide">
       <h2>By status, ended bots included</h2>
-      <ul class="number-parts">
-        ${present.length === 0 ? html`<li class="quiet">You have not started a bot yet.</li>` : null}
-        ${present.map(([status, n]) => html`<li key=${status}><a href=${link("/bots", { status })}><${StatusMark} status=${status} short /> ${number(n)} ${statusLabel(status).toLowerCase()}</a></li>`)}
-      </ul>
+      <${StatusCounts} kind="bot" statuses=${Object.keys(by_status)} counts=${by_status} empty="You have not started a bot yet." />
     </div>
   </section>`;
 }
+
+/** @type {[label: string, look?: string][]} */
+const COLUMNS = [["Bot"], ["Status"], ["Meeting"], ["Platform", "wide-only"], ["For", "right"], ["Deadline in", "right"], ["Action", "unseen"]];
 
 /** @param {{bots: Bot[], more: boolean, onChange: () => void}} props */
 function BotList({ bots, more, onChange }) {
@@ -56,9 +60,7 @@ function BotList({ bots, more, onChange }) {
   return html`<${Panel} title=${title} actions=${html`<a href=${link("/bots")}>All bots</a>`} flush>
     <div class="table-wrap" tabindex="0" role="region" aria-label="Bots that have not ended">
       <table>
-        <thead>
-          <tr><th scope="col">Bot</th><th scope="col">Status</th><th scope="col">Meeting</th><th scope="col">Platform</th><th scope="col" class="right">For</th><th scope="col" class="right">Deadline in</th><th scope="col"><span class="unseen">Action</span></th></tr>
-        </thead>
+        <${TableHead} columns=${COLUMNS} />
         <tbody>${bots.map((bot) => html`<${BotRow} key=${bot.id} bot=${bot} onChange=${onChange} />`)}</tbody>
       </table>
     </div>
@@ -73,13 +75,11 @@ function BotRow({ bot, onChange }) {
     <th scope="row"><a href=${link(`/bots/${bot.id}`)} class=${bot.bot_display_name ? "" : "mono"}>${name}</a></th>
     <td><${StatusMark} status=${bot.status} />${bot.queue_position ? html` <span class="quiet">position ${bot.queue_position}</span>` : null}</td>
     <td class="break"><${OutsideLink} href=${bot.meeting_url} /></td>
-    <td>${statusLabel(bot.platform)}</td>
+    <td class="wide-only">${statusLabel(bot.platform)}</td>
     <td class="right"><${Elapsed} from=${bot.status_since ?? bot.updated_at} /></td>
     <td class="right">${bot.deadline_at ? html`<${Countdown} to=${bot.deadline_at} />` : "–"}</td>
     <td class="right">
-      ${bot.status !== "stopping" &&
-      html`<${ActionButton} small danger label="Stop" describe=${name} method="DELETE" path=${`/bots/${bot.id}`} cli=${`greenroom bots stop ${bot.id}`} done="The bot was asked to leave" onDone=${onChange}
-        confirm=${{ title: "Stop this bot?", text: `${name} leaves its meeting. This cannot be undone.`, button: "Stop the bot", danger: true }} />`}
+      ${bot.status !== "stopping" && html`<${StopButton} id=${bot.id} name=${name} path=${`/bots/${bot.id}`} onDone=${onChange} />`}
     </td>
   </tr>`;
 }
