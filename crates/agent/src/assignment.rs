@@ -46,6 +46,8 @@ pub struct BotData {
     pub callback_url: String,
     pub token: Token,
     pub heartbeat_interval: Duration,
+    /// Whether the demo bot runs instead of the command.
+    pub is_probe: bool,
     pub text: BotText,
 }
 
@@ -90,6 +92,7 @@ impl BotData {
             callback_url: callback_url.trim_end_matches('/').to_owned(),
             token: Token(string(&fields, "token")?),
             heartbeat_interval: Duration::from_millis(heartbeat).max(SHORTEST_HEARTBEAT),
+            is_probe: fields.get("probe") == Some(&Value::Bool(true)),
             text: BotText(text),
         })
     }

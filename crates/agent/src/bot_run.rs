@@ -19,9 +19,10 @@ use crate::child::{self, Process};
 use crate::commands::{self, Command, Commands};
 use crate::lines::Ending;
 use crate::log::log;
-use crate::options::Options;
+use crate::options::{CommandLine, Options};
 use crate::pipes;
 use crate::prewarm::GaveUp;
+use crate::probe;
 use crate::screenshots::Screenshots;
 use crate::tail::Tail;
 
@@ -99,7 +100,7 @@ impl RunLocation {
 /// How the bot's process comes to run.
 #[derive(Debug)]
 pub enum BotStart {
-    /// It is started with the bot's data.
+    /// It is started with the bot's data; for a probe, it is the demo bot.
     Spawn,
     /// It was started ahead, and gets the bot's data as its first line.
     Ready(Box<BotProcess>),
@@ -109,9 +110,10 @@ pub enum BotStart {
 
 impl BotStart {
     /// The result of a command that was started ahead, and of a request to end the agent before that.
-    pub fn ahead(taken: Option<Result<Box<BotProcess>, GaveUp>>) -> Self {
+    pub fn ahead(taken: Option<Result<Option<Box<BotProcess>>, GaveUp>>) -> Self {
         match taken {
-            Some(Ok(process)) => Self::Ready(process),
+            Some(Ok(Some(process))) => Self::Ready(process),
+            Some(Ok(None)) => Self::Spawn,
             Some(Err(gave_up)) => {
                 Self::Failed(Exit { code: NEVER_READY, reason: None, error: Some(gave_up.to_string()) })
             }
@@ -154,8 +156,7 @@ pub async fn live(
     let started = match start {
         BotStart::Ready(process) => Ok(*process),
         BotStart::Failed(exit) => Err(exit),
-        BotStart::Spawn => BotProcess::spawn(&options.command, Some(&data.text), location.folder.clone())
-            .map_err(|error| Exit { code: error.code(), reason: None, error: Some(error.to_string()) }),
+        BotStart::Spawn => spawn(&options.command, &data, location.folder.clone()),
     };
     let tail = started.as_ref().map_or_else(|_| Arc::default(), |started| started.tail.clone());
     let screenshots = Screenshots::new(location.folder.clone());
@@ -205,6 +206,17 @@ pub async fn live(
     log!("bot {}: ended with {}: {explained}", data.bot_id, exit.code);
     report.end(exit.clone(), options.report_for, &mut news, &mut shutdown).await;
     exit.code
+}
+
+/// Starts the bot's command; for a probe, the demo bot instead.
+fn spawn(own: &CommandLine, data: &BotData, folder: Option<PathBuf>) -> Result<BotProcess, Exit> {
+    let failed = |code, error| Exit { code, reason: None, error: Some(error) };
+    let demo = match data.is_probe {
+        true => Some(probe::command(own).map_err(|error| failed(error.code(), error.to_string()))?),
+        false => None,
+    };
+    BotProcess::spawn(demo.as_ref().unwrap_or(own), Some(&data.text), folder)
+        .map_err(|error| failed(error.code(), error.to_string()))
 }
 
 /// Adds the last output lines of a crashed bot to its error.

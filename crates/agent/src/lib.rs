@@ -7,6 +7,7 @@ mod bot_run;
 mod callbacks;
 mod child;
 mod commands;
+mod demo;
 mod http;
 mod lines;
 mod log;
@@ -14,6 +15,7 @@ mod memory;
 mod options;
 mod pipes;
 mod prewarm;
+mod probe;
 mod runner;
 mod screenshots;
 mod slot;
@@ -24,6 +26,7 @@ use std::process::ExitCode;
 
 use assignment::Source;
 use bot_run::{BotStart, EndRequest, RunLocation, Shutdown, live};
+pub use demo::play as play_demo_bot;
 use log::log;
 use nix::sys::signal::Signal;
 use options::{Asked, Options, RunnerOptions};
@@ -40,8 +43,13 @@ enum Work {
     Runner(RunnerOptions, Settings),
 }
 
-/// Runs the agent with these arguments, which do not include the program name.
+/// Runs the agent with these arguments, which do not include the program name. With the only argument `demo-bot` it runs
+/// the demo bot, as the agent itself does for a probe.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.collect();
+    if matches!(&arguments[..], [only] if only == demo::COMMAND) {
+        return demo::play();
+    }
     // This comes first, before any other process can read the environment.
     child::hide();
     let work = match options::parse(arguments, |name| std::env::var(name).ok().filter(|value| !value.trim().is_empty()))

@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use tokio::process::ChildStdout;
 use tokio::time::Instant;
 
+use crate::assignment::BotData;
 use crate::bot_process::BotProcess;
 use crate::bot_run::TOLD_LINES;
 use crate::child;
@@ -124,7 +125,7 @@ impl<'a> Prewarmer<'a> {
     }
 
     /// Waits until a command is ready, and hands it over. A command that is too old is replaced first.
-    pub async fn take(&mut self) -> Result<Box<BotProcess>, GaveUp> {
+    async fn take(&mut self) -> Result<Box<BotProcess>, GaveUp> {
         loop {
             self.ready().await?;
             let State::Ready(command, since) = &mut self.state else { continue };
@@ -138,6 +139,22 @@ impl<'a> Prewarmer<'a> {
                 return Ok(command);
             }
         }
+    }
+
+    /// Hands over the command for this bot. A probe runs another command, so the command that is ready ends, and there
+    /// is none to hand over.
+    pub async fn take_for(&mut self, bot: &BotData) -> Result<Option<Box<BotProcess>>, GaveUp> {
+        if !bot.is_probe {
+            return self.take().await.map(Some);
+        }
+        self.ready().await?;
+        log!("command ended: the bot is a probe");
+        self.failures = 0;
+        self.clear_next();
+        while matches!(self.state, State::Clearing(_)) {
+            self.step().await?;
+        }
+        Ok(None)
     }
 
     /// Ends the command, because the agent ends.

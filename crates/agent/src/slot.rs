@@ -53,7 +53,7 @@ pub async fn serve(http: &Client, options: &Options, mut waiting: AssignmentPoll
             Some(prewarmer) => Some(tokio::select! {
                 biased;
                 () = asked_to_end(&shutdown) => None,
-                taken = prewarmer.take() => Some(taken),
+                taken = prewarmer.take_for(&data) => Some(taken),
             }),
         };
         let gave_up = match &taken {

@@ -23,6 +23,8 @@ pub enum AuditAction {
     BotsStopped,
     /// Changed the size of a pool.
     PoolChanged,
+    /// Probed a pool.
+    PoolProbed,
     /// Recovered a slot.
     SlotRecovered,
     /// Drained a slot.
@@ -54,6 +56,7 @@ text_enum!(AuditAction, UnknownAuditAction {
     BotAssigned = "bot_assigned",
     BotsStopped = "bots_stopped",
     PoolChanged = "pool_changed",
+    PoolProbed = "pool_probed",
     SlotRecovered = "slot_recovered",
     SlotDrained = "slot_drained",
     SlotDeleted = "slot_deleted",

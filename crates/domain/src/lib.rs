@@ -15,6 +15,7 @@
 //! - [`command`]: commands to a running bot
 //! - [`event`]: the audit trail of a bot
 //! - [`audit`]: the actions of operators
+//! - [`probe`]: bots that prove that a pool works
 //! - [`screenshot`]: how large a screenshot may be, and of which kind
 //! - [`planner`]: which bot gets which slot
 //! - [`backoff`]: how long to wait before the next try
@@ -32,6 +33,7 @@ pub mod lifecycle;
 pub mod meeting;
 pub mod planner;
 pub mod pool;
+pub mod probe;
 pub mod provider;
 pub mod reason;
 pub mod requirements;
@@ -48,6 +50,7 @@ pub use fault::Fault;
 pub use ids::{BotId, CommandId, ConnectionId, EventId, KeyId, UserId};
 pub use meeting::{Meeting, MeetingError, Platform};
 pub use pool::Pool;
+pub use probe::{PROBE_MS, PROBE_USER, PROBES_MAX, probe_meeting};
 pub use provider::ProviderKind;
 pub use reason::Reason;
 pub use requirements::{Attributes, Requirements, UsageClass};

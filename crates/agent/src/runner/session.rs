@@ -88,10 +88,10 @@ impl<'a> Session<'a> {
         let folders = &self.runner.folders;
         let unclean = |error: super::folder::FolderError| Over::Machine(error.to_string());
         // The folder comes before the acknowledgement: a machine without disk space must leave the bot to another
-        // runner. A command that was started ahead has its folder.
+        // runner. A command that was started ahead has its folder, and a probe runs another command.
         let mut folder = match prewarmer {
-            Some(_) => None,
-            None => Some(folders.make().map_err(unclean)?),
+            Some(_) if !run.data.is_probe => None,
+            _ => Some(folders.make().map_err(unclean)?),
         };
         match self.unless_over(self.link.acknowledge(&run.id)).await {
             Ok(Acknowledged::Yes) => {}
@@ -106,7 +106,9 @@ impl<'a> Session<'a> {
         let mut record = folders.record(&run.data).map_err(unclean)?;
         let start = match prewarmer.as_deref_mut() {
             None => BotStart::Spawn,
-            Some(prewarmer) => BotStart::ahead(self.unless_over(async { Ok(prewarmer.take().await) }).await.ok()),
+            Some(prewarmer) => {
+                BotStart::ahead(self.unless_over(async { Ok(prewarmer.take_for(&run.data).await) }).await.ok())
+            }
         };
         if let BotStart::Ready(process) = &start {
             folder.clone_from(&process.folder);

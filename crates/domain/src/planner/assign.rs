@@ -7,8 +7,8 @@ use super::MOST_AT_ONCE;
 use super::bot::OpenBot;
 use super::bugs::{Bug, has};
 use super::draft::Draft;
-use super::queue::Order;
-use crate::{Attributes, BotId, Platform, Requirements, SlotName, requirements};
+use super::queue::{Order, queue_key};
+use crate::{Attributes, BotId, Platform, SlotName, requirements};
 
 /// A candidate for a bot: a free slot, or a new slot of this pool.
 enum Candidate {
@@ -22,14 +22,15 @@ enum Candidate {
 struct RetryGate {
     now: Timestamp,
     came_free: Vec<Attributes>,
-    tried: Vec<Option<Requirements>>,
+    /// The groups of which a bot has tried.
+    tried: Vec<String>,
 }
 
 impl RetryGate {
     fn admits(&self, bot: &OpenBot) -> bool {
         let Some(not_before) = bot.queued.as_ref().and_then(|queued| queued.not_before) else { return true };
         let required = bot.requirements.as_ref();
-        let is_first = !self.tried.iter().any(|tried| tried.as_ref() == required);
+        let is_first = !self.tried.contains(&queue_key(bot));
         (not_before <= self.now && is_first) || self.came_free.iter().any(|free| requirements::fits(required, free))
     }
 
@@ -38,7 +39,7 @@ impl RetryGate {
         if let Some(at) = self.came_free.iter().position(|free| requirements::fits(required, free)) {
             self.came_free.swap_remove(at);
         } else if bot.queued.as_ref().is_some_and(|queued| queued.not_before.is_some()) {
-            self.tried.push(bot.requirements.clone());
+            self.tried.push(queue_key(bot));
         }
     }
 }
@@ -68,7 +69,7 @@ pub fn serve_queue(draft: &mut Draft<'_>, platform: Platform, came_free: &[Attri
             draft.changes.unfinished = true;
             return;
         }
-        // If this bot gets no slot, the bots behind it with the same requirements get none either. The group is done.
+        // If this bot gets no slot, the bots behind it in its group get none either. The group is done.
         let Some(candidate) = candidate(draft, &bot, gate.admits(&bot)) else { continue };
         if let Some(slot) = slot_of(draft, candidate) {
             let pool = draft.slot(&slot).and_then(|slot| draft.pool(&slot.pool));
@@ -99,11 +100,12 @@ fn first(heads: &[Head]) -> Option<usize> {
 }
 
 fn candidate(draft: &mut Draft<'_>, bot: &OpenBot, may_provision: bool) -> Option<Candidate> {
-    if let Some(slot) = draft.best_slot(bot.platform, bot.requirements.as_ref(), may_provision) {
+    if let Some(slot) = draft.best_slot(bot, may_provision) {
         return Some(Candidate::Free(slot));
     }
     let room = |room: i64| room > 0 || has(Bug::PoolOvergrown);
     let pools = draft.configured_pools(bot.platform).filter(|pool| room(pool.room()));
+    let pools = pools.filter(|pool| bot.allows(pool) || has(Bug::PoolIgnored));
     let pools = pools.filter(|pool| may_provision || !pool.provisioned_per_bot());
     let sized = pools.filter_map(|pool| {
         let size = pool.size_of_new(bot.requirements.as_ref())?;

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 
 use super::queue::Order;
 use crate::lifecycle::LifecycleState;
-use crate::{BotId, ConnectionId, Platform, Requirements, ShownStatus, SlotName, Status, UserId};
+use crate::{BotId, ConnectionId, PROBE_USER, Platform, Pool, Requirements, ShownStatus, SlotName, Status, UserId};
 
 /// A bot that has not ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +25,7 @@ pub struct OpenBot {
     pub has_joined: bool,
     /// The current connection, which the bot's callbacks must name.
     pub connection: Option<ConnectionId>,
-    /// The pool of its slot; while it waits, the first pool that could have a slot for it.
+    /// The pool of its slot; while it waits, the first pool that could have a slot for it. A probe has no other pool.
     pub pool: Option<String>,
     /// The slot that it has.
     pub slot: Option<SlotName>,
@@ -72,6 +72,21 @@ impl OpenBot {
     /// Its position in the queue.
     pub fn order(&self) -> Order {
         Order { priority: self.priority, turn: self.turn, arrival: self.arrival, bot: self.id }
+    }
+
+    /// Whether it proves that a pool works.
+    pub fn is_probe(&self) -> bool {
+        self.user == PROBE_USER
+    }
+
+    /// The only pool whose slots it may have; `None` if it may have those of any pool.
+    pub fn only_pool(&self) -> Option<&str> {
+        self.pool.as_deref().filter(|_| self.is_probe())
+    }
+
+    /// Whether it may have a slot of this pool, if the slot meets its requirements.
+    pub fn allows(&self, pool: &Pool) -> bool {
+        self.only_pool().is_none_or(|name| name == pool.name)
     }
 
     /// The facts that the lifecycle needs.

@@ -13,6 +13,7 @@ pub enum Bug {
     BodyHashIgnored,
     PlatformIgnored,
     RequirementsIgnored,
+    PoolIgnored,
     SizeIgnored,
     LeastRecentReversed,
     ExpiryIgnored,
@@ -45,7 +46,7 @@ pub enum Bug {
 
 impl Bug {
     #[cfg(any(test, feature = "model"))]
-    pub const ALL: [Bug; 36] = [
+    pub const ALL: [Bug; 37] = [
         Bug::LimitIgnored,
         Bug::LimitOffByOne,
         Bug::StoppingNotCounted,
@@ -55,6 +56,7 @@ impl Bug {
         Bug::BodyHashIgnored,
         Bug::PlatformIgnored,
         Bug::RequirementsIgnored,
+        Bug::PoolIgnored,
         Bug::SizeIgnored,
         Bug::LeastRecentReversed,
         Bug::ExpiryIgnored,

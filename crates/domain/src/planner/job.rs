@@ -6,7 +6,8 @@ use uuid::Uuid;
 use crate::event::Actor;
 use crate::lifecycle::Overdue;
 use crate::{
-    Attributes, BotId, ConnectionId, KeyId, Platform, Reason, Requirements, SlotClaim, SlotName, Status, UserId,
+    Attributes, BotId, ConnectionId, KeyId, PROBE_USER, Platform, Pool, Reason, Requirements, SlotClaim, SlotName,
+    Status, UserId,
 };
 
 /// A job of placement.
@@ -48,12 +49,20 @@ pub struct ReserveRequest {
     pub requirements: Option<Requirements>,
     /// The idempotency key, with a hash of the request.
     pub idempotency: Option<(String, String)>,
+    /// Only for a probe: the pool whose slot it gets.
+    pub pool: Option<String>,
 }
 
 impl ReserveRequest {
     /// Who asks.
     pub fn actor(&self) -> Actor {
         if self.key.is_some() { Actor::User } else { Actor::Operator }
+    }
+
+    /// Whether the bot may have a slot of this pool, if the slot meets its requirements.
+    pub fn allows(&self, pool: &Pool) -> bool {
+        let is_probe = self.user == PROBE_USER;
+        !is_probe || self.pool.as_ref() == Some(&pool.name)
     }
 }
 

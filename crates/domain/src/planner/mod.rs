@@ -163,7 +163,7 @@ fn reserved(draft: &Draft<'_>, id: crate::BotId, is_new: bool) -> Reserved {
     let queue_position = waiting.map(|bot| draft.position(bot));
     let estimated_wait_ms = waiting.zip(queue_position).and_then(|(bot, position)| {
         let pools = draft.base.pools_of(bot.platform).iter().filter_map(|name| draft.pool(name));
-        let pools = pools.filter(|pool| pool.could_fit(bot.requirements.as_ref()));
+        let pools = pools.filter(|pool| bot.allows(pool) && pool.could_fit(bot.requirements.as_ref()));
         slot::estimated_wait_ms(position, pools.map(|pool| (pool.mean_hold_ms, pool.slots)))
     });
     Reserved { bot: id, is_new, queue_position, estimated_wait_ms }

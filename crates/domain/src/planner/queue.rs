@@ -1,6 +1,6 @@
 //! The bots that wait for a slot. Each platform has one queue, sorted by priority and arrival; with queue order `fair`,
-//! by priority and then in turns between users. Bots with the same requirements form a group: if one of them cannot get
-//! a slot, none of the group can.
+//! by priority and then in turns between users. Bots with the same requirements form a group, and so do probes of the
+//! same pool: if one of them cannot get a slot, none of the group can.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +30,7 @@ pub enum QueueOrder {
     Fair,
 }
 
-/// Bots of one platform with the same requirements.
+/// Bots of one platform that the same slots fit.
 #[derive(Clone, Debug, Default)]
 pub struct QueueGroup {
     /// The requirements.
@@ -47,15 +47,19 @@ pub struct Queue {
     turns: BTreeMap<(Platform, i64, UserId), BTreeSet<(i64, BotId)>>,
 }
 
-/// The key of requirements. Equal requirements have equal keys.
-pub fn queue_key(requirements: Option<&Requirements>) -> String {
-    requirements.map(Requirements::key).unwrap_or_default()
+/// The key of the group that a bot belongs to.
+pub fn queue_key(bot: &OpenBot) -> String {
+    let requirements = bot.requirements.as_ref().map(Requirements::key).unwrap_or_default();
+    match bot.only_pool() {
+        None => requirements,
+        Some(pool) => format!("pool {pool} {requirements}"),
+    }
 }
 
 impl Queue {
     /// Adds a bot that starts to wait.
     pub fn insert(&mut self, bot: &OpenBot) {
-        let key = (bot.platform, queue_key(bot.requirements.as_ref()));
+        let key = (bot.platform, queue_key(bot));
         let group = self.groups.entry(key).or_default();
         group.requirements.clone_from(&bot.requirements);
         group.waiting.insert(bot.order(), bot.id);
@@ -64,7 +68,7 @@ impl Queue {
 
     /// Removes a bot that no longer waits.
     pub fn remove(&mut self, bot: &OpenBot) {
-        let key = (bot.platform, queue_key(bot.requirements.as_ref()));
+        let key = (bot.platform, queue_key(bot));
         if let Some(group) = self.groups.get_mut(&key) {
             group.waiting.remove(&bot.order());
             if group.waiting.is_empty() {
@@ -80,7 +84,7 @@ impl Queue {
         }
     }
 
-    /// The groups of a platform, with the keys of their requirements.
+    /// The groups of a platform, with their keys.
     pub fn groups(&self, platform: Platform) -> impl Iterator<Item = (&str, &QueueGroup)> {
         self.groups
             .range((platform, String::new())..)

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::UserId;
+use domain::{PROBE_USER, PROBES_MAX, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -58,6 +58,32 @@ impl Admission {
         Ok((user, key))
     }
 
+    /// Creates the user of probes, unless it exists. It gets no key.
+    pub async fn ensure_probe_user(&self) -> Result<(), AdmissionError> {
+        if self.store.user(PROBE_USER).await?.is_some() {
+            return Ok(());
+        }
+        let now = self.clock.now();
+        // Only one transaction at a time can change users, so no other process creates it meanwhile.
+        let mut tx = self.store.for_users().begin_changing(&Changed::user(PROBE_USER), now).await?;
+        if tx.hold_user(PROBE_USER).await?.is_none() {
+            let user = UserRow {
+                id: PROBE_USER,
+                email: "probes@greenroom.invalid".to_owned(),
+                name: "Probes".to_owned(),
+                image_url: None,
+                max_concurrent_bots: PROBES_MAX,
+                min_priority: 0,
+                data: Map::new(),
+                created_at: now,
+                updated_at: now,
+            };
+            tx.insert_user(&user).await?;
+        }
+        tx.commit().await?;
+        Ok(())
+    }
+
     /// Changes a user. `None` when there is no user with this id.
     pub async fn change_user(
         &self,
@@ -65,6 +91,9 @@ impl Admission {
         change: UserChange,
         audit: Option<NewAuditEntry>,
     ) -> Result<Option<UserRow>, AdmissionError> {
+        if id == PROBE_USER {
+            return Ok(None);
+        }
         let now = self.clock.now();
         let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;
         let Some(mut user) = tx.hold_user(id).await? else { return Ok(None) };
@@ -91,6 +120,10 @@ impl Admission {
         grace: Duration,
         audit: Option<NewAuditEntry>,
     ) -> Result<Option<ApiKey>, AdmissionError> {
+        // Nobody may act as the user of probes.
+        if id == PROBE_USER {
+            return Ok(None);
+        }
         let now = self.clock.now();
         let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;
         if tx.hold_user(id).await?.is_none() {

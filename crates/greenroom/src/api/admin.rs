@@ -6,7 +6,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use domain::{AuditAction, BotId, UserId};
+use domain::{AuditAction, BotId, PROBE_USER, UserId};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -158,7 +158,8 @@ pub struct OneUser {
     security(("admin_token" = [])),
 )]
 pub async fn user(State(app): State<App>, _: Operator, Id(id): Id<UserId>) -> Result<axum::Json<OneUser>, Problem> {
-    let user = app.store.user(id).await?.ok_or_else(|| Problem::not_found("user"))?;
+    let user = app.store.user(id).await?.filter(|user| user.id != PROBE_USER);
+    let user = user.ok_or_else(|| Problem::not_found("user"))?;
     Ok(axum::Json(OneUser { user: user.into() }))
 }
 
@@ -323,6 +324,9 @@ pub struct BotData {
     /// How often the bot sends a heartbeat.
     pub heartbeat_interval_ms: u64,
     pub commands: CommandChannel,
+    /// `true` if the bot is a probe: the agent runs the demo bot instead of its command. Other bots do not have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub probe: Option<bool>,
     /// Only for runners: the id of the run, which the runner acknowledges and later releases.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_id: Option<String>,

@@ -32,6 +32,7 @@ pub enum AuditActionWord {
     BotAssigned,
     BotsStopped,
     PoolChanged,
+    PoolProbed,
     SlotRecovered,
     SlotDrained,
     SlotDeleted,

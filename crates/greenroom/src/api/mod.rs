@@ -205,6 +205,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(runners::end))
         .routes(routes!(pools::pools))
         .routes(routes!(pools::pool, pools::change_pool))
+        .routes(routes!(pools::probe_pool))
         .routes(routes!(slots::slots))
         .routes(routes!(slots::slot, slots::delete_slot))
         .routes(routes!(slots::recover_slot))

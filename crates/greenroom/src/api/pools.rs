@@ -4,13 +4,19 @@ use std::collections::BTreeMap;
 
 use axum::Json as JsonResponse;
 use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::http::header::LOCATION;
+use axum::response::{IntoResponse, Response};
 use domain::{AuditAction, SlotStatus};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
+use super::audit;
+use super::dto::{BotDto, OneBot};
 use super::extract::{Json, Operator};
-use super::problem::Problem;
+use super::problem::{Problem, ProblemDto};
+use crate::placement::Reserved;
 use crate::placement::pool_size::Resize;
 use crate::store::PoolRow;
 
@@ -142,4 +148,45 @@ pub async fn change_pool(
     let audit = given.fold(operator.audit(AuditAction::PoolChanged), |audit, (name, size)| audit.with(name, size));
     app.placement.resize_pool(&name, Resize { max_slots, min_idle }, Some(audit)).await?;
     Ok(JsonResponse(OnePool { pool: pool_dto(&app, &name).await? }))
+}
+
+/// Probe a pool
+///
+/// Runs the demo bot through a real slot of this pool, to prove that the pool works. The probe is a bot: it takes a free
+/// slot or a new one, or waits in the queue like other bots. Its steps are its events. It ends as `completed` with the
+/// reason `finished` if it was started, joined its pretend meeting and left. Otherwise its `reason` and `error` say what
+/// failed. Each pool has one probe at a time. Users do not see probes.
+#[utoipa::path(
+    post, path = "/admin/pools/{name}/probe", tag = "For operators", operation_id = "pool_probe",
+    params(("name" = String, Path, description = "The name of the pool")),
+    responses(
+        (status = 202, description = "The probe", body = OneBot,
+         headers(("Location" = String, description = "The path of the bot: `/admin/bots/{id}`"))),
+        (status = 404, description = "`not_found`: there is no such pool",
+         body = ProblemDto, content_type = "application/problem+json"),
+        (status = 409,
+         description = "`duplicate_bot`: a probe of this pool has not ended yet; `bot_id` is its id. \
+         `invalid_transition`: the pool has left the configuration, or may have no slots",
+         body = ProblemDto, content_type = "application/problem+json"),
+        (status = 429, description = "`limit_reached`: too many probes run at once",
+         body = ProblemDto, content_type = "application/problem+json"),
+    ),
+    security(("admin_token" = [])),
+)]
+pub async fn probe_pool(
+    State(app): State<App>,
+    operator: Operator,
+    Path(name): Path<String>,
+) -> Result<Response, Problem> {
+    audit::to_end(async move {
+        let reserved = app.placement.probe(&name, app.deadlines.queue_default).await?;
+        let Reserved { bot, queue_position, estimated_wait_ms, .. } = reserved;
+        let mut bot = BotDto::from(bot);
+        (bot.queue_position, bot.estimated_wait_ms) = (queue_position, estimated_wait_ms);
+        let entry = operator.audit(AuditAction::PoolProbed).about(&name).with("bot_id", bot.id.to_string());
+        audit::record(&app, entry).await;
+        let location = [(LOCATION, format!("/admin/bots/{}", bot.id))];
+        Ok((StatusCode::ACCEPTED, location, JsonResponse(OneBot { bot })).into_response())
+    })
+    .await
 }

@@ -12,6 +12,7 @@ use crate::keepers::KeeperError;
 use crate::lifecycle::LifecycleError;
 use crate::placement::PlacementError;
 use crate::placement::pool_size::ResizeError;
+use crate::placement::probe::ProbeError;
 use crate::random::NoRandomness;
 use crate::runners::RunnerError;
 use crate::store::StoreError;
@@ -266,6 +267,27 @@ impl From<PlacementError> for Problem {
             PlacementError::Overloaded => Problem::overloaded(error.to_string()),
             PlacementError::Store(error) => error.into(),
             PlacementError::Random(error) => error.into(),
+        }
+    }
+}
+
+impl From<ProbeError> for Problem {
+    fn from(error: ProbeError) -> Self {
+        match error {
+            ProbeError::NotFound => Problem::not_found("pool"),
+            ProbeError::NotConfigured(_) | ProbeError::NoSlots(_) => {
+                Problem::new(StatusCode::CONFLICT, "invalid_transition", error.to_string())
+            }
+            ProbeError::Running(bot) => Problem::new(StatusCode::CONFLICT, "duplicate_bot", format!("{error}: {bot}"))
+                .with("bot_id", bot.to_string()),
+            ProbeError::TooMany { running, limit } => {
+                let mut problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", error.to_string())
+                    .with("running", running)
+                    .with("max_concurrent_bots", limit);
+                problem.retry_after = Some(RETRY_AFTER_LIMIT);
+                problem
+            }
+            ProbeError::Placement(error) => error.into(),
         }
     }
 }

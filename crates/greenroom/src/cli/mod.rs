@@ -2,7 +2,6 @@
 
 mod aws;
 mod bench;
-mod demo;
 mod doctor;
 mod down;
 mod pools;
@@ -134,7 +133,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let (before, command) = (cli.settings, cli.command.unwrap_or(Command::Serve(Settings::default())));
     match command {
-        Command::DemoBot => return demo::play(),
+        Command::DemoBot => return greenroom_agent::play_demo_bot(),
         Command::Bench { command: bench::Command::Bot } => return crate::bench::start::report_start(),
         // On a runtime of its own, with one thread.
         Command::Bench { command: bench::Command::Load } => return crate::bench::load::main(),

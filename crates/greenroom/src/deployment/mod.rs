@@ -39,7 +39,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use domain::lifecycle::Overdue;
-use domain::{BotId, Deadlines, SlotName};
+use domain::{BotId, Deadlines, PROBE_USER, SlotName};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -326,7 +326,7 @@ impl Deployment {
 /// Builds a bot's data: everything that the process that runs the bot needs.
 fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines, bus: &Bus) -> Value {
     let connection = bot.connection_id.map(|id| id.to_string()).unwrap_or_default();
-    json!({
+    let mut data = json!({
         "bot_id": bot.id,
         "connection_id": connection,
         "platform": bot.platform,
@@ -338,5 +338,10 @@ fn bot_data(bot: &BotRow, token: &str, public_url: &str, deadlines: &Deadlines, 
         "token": token,
         "heartbeat_interval_ms": u64::try_from(deadlines.heartbeat_interval.as_millis()).unwrap_or(u64::MAX),
         "commands": {"redis_url": bus.url_for_bots(), "channel": bot.connection_id.map(bus::channel)},
-    })
+    });
+    // The agent runs the demo bot instead of its command.
+    if bot.user_id == PROBE_USER {
+        data["probe"] = Value::Bool(true);
+    }
+    data
 }

@@ -9,6 +9,7 @@
 //! - [`snapshot_cache`]: the copy in memory, and how it stays current
 //! - [`answer`]: answers to the callers
 //! - [`pool_size`]: changes of a pool's size by an operator
+//! - [`probe`]: bots that prove that a pool works
 //! - [`copy_check`]: comparison of the copy with the tables
 
 mod answer;
@@ -17,6 +18,7 @@ pub mod copy_check;
 mod message;
 mod placer;
 pub mod pool_size;
+pub mod probe;
 mod snapshot_cache;
 
 use std::sync::Arc;
@@ -24,7 +26,7 @@ use std::sync::Arc;
 use domain::planner::invariants::Scope;
 use domain::planner::job::{EndBot, EndCause, ReserveRequest, WarmReport};
 use domain::planner::{Job, QueueOrder, Settings, Snapshot};
-use domain::{Attributes, BotId, Deadlines, KeyId, Platform, SlotName, Status, UserId};
+use domain::{Attributes, BotId, Deadlines, KeyId, PROBE_USER, Platform, SlotName, Status, UserId};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -137,12 +139,15 @@ impl Placement {
 
     /// The same for a user who is known already, by this key.
     pub async fn reserve_for(&self, user: UserId, key: KeyId, request: BotRequest) -> Result<Reserved, PlacementError> {
-        self.reserve_with(user, Some(key), request).await
+        self.reserve_with(user, Some(key), request, None).await
     }
 
     /// Does the same for an operator, who needs no key of the user. The user's limits hold.
     pub async fn reserve_by_operator(&self, user: UserId, request: BotRequest) -> Result<Reserved, PlacementError> {
-        self.reserve_with(user, None, request).await.map_err(|error| match error {
+        if user == PROBE_USER {
+            return Err(PlacementError::NoSuchUser);
+        }
+        self.reserve_with(user, None, request, None).await.map_err(|error| match error {
             // Without a key, only the user can be unknown.
             PlacementError::Unauthorized => PlacementError::NoSuchUser,
             error => error,
@@ -154,6 +159,7 @@ impl Placement {
         user: UserId,
         key: Option<KeyId>,
         request: BotRequest,
+        pool: Option<String>,
     ) -> Result<Reserved, PlacementError> {
         // The permit belongs to the job: if the caller stops waiting, its job remains and still counts.
         let permit = self.waiting.clone().try_acquire_owned().map_err(|_| {
@@ -170,6 +176,7 @@ impl Placement {
             queue_timeout_ms: request.queue_timeout_ms,
             requirements: request.requirements,
             idempotency: request.idempotency,
+            pool,
         };
         let details = BotDetails {
             meeting_url: request.meeting.url,

@@ -62,12 +62,12 @@ const USERS: &Sql = sql!(
     sqlite: concat!(
         "SELECT users.id, users.max_concurrent_bots, users.min_priority, api_keys.id AS key_id, api_keys.expires_at
            FROM", rows!(sqlite "$1" (id "UUID")), "JOIN users ON users.id = input.id
-           JOIN api_keys ON api_keys.user_id = users.id"
+           LEFT JOIN api_keys ON api_keys.user_id = users.id"
     ),
     postgres: concat!(
         "SELECT users.id, users.max_concurrent_bots, users.min_priority, api_keys.id AS key_id, api_keys.expires_at
            FROM", rows!(postgres "$1" (id "UUID")), "JOIN users ON users.id = input.id
-           JOIN api_keys ON api_keys.user_id = users.id"
+           LEFT JOIN api_keys ON api_keys.user_id = users.id"
     ),
 );
 
@@ -243,7 +243,9 @@ impl Store {
             let mut user = snapshot.user(id).cloned().unwrap_or_default();
             user.max_concurrent_bots = row.int("max_concurrent_bots")?;
             user.min_priority = row.int("min_priority")?;
-            user.api_keys.push((KeyId(row.id("key_id")?), row.maybe_time("expires_at")?));
+            if let Some(key) = row.maybe_id("key_id")? {
+                user.api_keys.push((KeyId(key), row.maybe_time("expires_at")?));
+            }
             snapshot.set_user(id, Some(user));
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The users and their API keys. A key is stored as a hash, under the id that is its public part.
 
-use domain::{KeyId, UserId};
+use domain::{KeyId, PROBE_USER, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value};
 
@@ -58,12 +58,13 @@ impl Store {
             .transpose()
     }
 
-    /// Users after `after`, oldest first.
+    /// Users after `after`, oldest first. The user of probes is not among them.
     pub async fn users(&self, after: Option<UserId>, limit: i64) -> Result<Vec<UserRow>, StoreError> {
         self.reader()
             .all(
                 sql!("users.list", "SELECT ", user_columns!(), " FROM users WHERE id > $1 ORDER BY id LIMIT $2"),
-                args![after.unwrap_or(UserId(uuid::Uuid::nil())), limit],
+                // No id of another user is lower.
+                args![after.map_or(PROBE_USER, |after| after.max(PROBE_USER)), limit],
             )
             .await?
             .iter()
@@ -100,8 +101,10 @@ impl Tx {
             .transpose()
     }
 
+    /// Whether there is a user, apart from the user of probes.
     pub async fn any_user(&mut self) -> Result<bool, StoreError> {
-        Ok(self.first(sql!("users.any", "SELECT id FROM users LIMIT 1"), vec![]).await?.is_some())
+        let any = sql!("users.any", "SELECT id FROM users WHERE id > $1 LIMIT 1");
+        Ok(self.first(any, args![PROBE_USER]).await?.is_some())
     }
 
     pub async fn insert_user(&mut self, user: &UserRow) -> Result<(), StoreError> {

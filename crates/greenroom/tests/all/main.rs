@@ -72,6 +72,7 @@ mod placement_turns;
 mod pool;
 mod pool_removal;
 mod prewarm;
+mod probes;
 mod project_metadata;
 mod provider_failures;
 mod provider_logs;

@@ -145,6 +145,10 @@ fn vacate(draft: &mut Draft<'_>, bot: &OpenBot, name: &SlotName, end: &EndBot, w
     if slot.recovery_attempts > 0 && is_reported_by_bot && completed {
         draft.change_slot(name, |slot| slot.recovery_attempts = 0);
     }
+    // A probe does not count as a use of its slot, and not towards the mean hold, from which waits are estimated.
+    if bot.is_probe() {
+        draft.change_slot(name, |slot| slot.last_used_at = None);
+    }
     let is_used_up = pool.is_used_up(&slot);
     match &end.cause {
         EndCause::GivenUp { overdue: Overdue::DeployFailed, error, .. } => {

@@ -10,7 +10,7 @@ use crate::planner::draft::Draft;
 use crate::planner::idempotency::find_earlier_bot;
 use crate::planner::job::{JobAnswer, Refusal, ReserveRequest};
 use crate::planner::queue::QueueOrder;
-use crate::{BotId, Status};
+use crate::{BotId, Pool, Status};
 
 pub fn apply(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) -> Outcome {
     // The batch was committed, but its answer was lost. The bot may have ended since.
@@ -39,7 +39,7 @@ fn admit(draft: &Draft<'_>, request: &ReserveRequest) -> Result<Option<BotId>, R
     if let Some(bot) = find_earlier_bot(draft, request)? {
         return Ok(Some(bot));
     }
-    let mut pools = draft.configured_pools(request.platform).peekable();
+    let mut pools = draft.configured_pools(request.platform).filter(|pool| request.allows(pool)).peekable();
     pools.peek().ok_or(Refusal::NoPool(request.platform))?;
     if !pools.any(|pool| pool.could_fit(request.requirements.as_ref())) {
         return Err(Refusal::NothingFits(request.platform));
@@ -61,7 +61,8 @@ fn join_queue(draft: &mut Draft<'_>, job: usize, request: &ReserveRequest) {
         _ => 0,
     };
     let timeout_at = draft.after(std::time::Duration::from_millis(request.queue_timeout_ms.unsigned_abs()));
-    let could = draft.configured_pools(request.platform).find(|pool| pool.could_fit(request.requirements.as_ref()));
+    let fits = |pool: &&Pool| request.allows(pool) && pool.could_fit(request.requirements.as_ref());
+    let could = draft.configured_pools(request.platform).find(fits);
     let pool = could.map(|pool| pool.name.clone()).unwrap_or_default();
     let bot = OpenBot {
         id: request.id,

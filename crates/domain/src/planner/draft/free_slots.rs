@@ -5,9 +5,10 @@ use std::iter::Peekable;
 
 use jiff::Timestamp;
 
+use crate::planner::bot::OpenBot;
 use crate::planner::bugs::{Bug, has};
 use crate::planner::snapshot::{IdleSlot, Snapshot};
-use crate::{Attributes, Platform, Pool, Requirements, Slot, SlotName, SlotStatus};
+use crate::{Attributes, Pool, Slot, SlotName, SlotStatus};
 
 use super::{Draft, count};
 
@@ -81,24 +82,22 @@ impl<'a> Draft<'a> {
 
     /// The best free slot for a bot. In this order: an existing slot before one that is provisioned per bot, the
     /// smallest size, the first pool, a waiting agent, the least recently used.
-    pub fn best_slot(
-        &mut self,
-        platform: Platform,
-        required: Option<&Requirements>,
-        may_provision: bool,
-    ) -> Option<SlotName> {
+    pub fn best_slot(&mut self, bot: &OpenBot, may_provision: bool) -> Option<SlotName> {
         let mut best = None;
         for at in 0..self.groups.len() {
             let group = &self.groups[at];
             let pool = group.pool;
-            if (pool.platform != platform && !has(Bug::PlatformIgnored)) || !pool.is_configured() {
+            if (pool.platform != bot.platform && !has(Bug::PlatformIgnored)) || !pool.is_configured() {
+                continue;
+            }
+            if !bot.allows(pool) && !has(Bug::PoolIgnored) {
                 continue;
             }
             let provisioned = pool.provisioned_per_bot();
             if provisioned && !may_provision {
                 continue;
             }
-            let required = required.filter(|_| !has(Bug::RequirementsIgnored));
+            let required = bot.requirements.as_ref().filter(|_| !has(Bug::RequirementsIgnored));
             let Some(mut size) = pool.size_for(required, &group.attributes) else { continue };
             if has(Bug::SizeIgnored) {
                 size = Default::default();

@@ -7,7 +7,7 @@ use super::world::{World, attribute_sets, key_id, requirements, user_id};
 use crate::lifecycle::Overdue;
 use crate::planner::bot::OpenBot;
 use crate::planner::job::{EndBot, EndCause, Job, ReserveRequest, SlotEvent};
-use crate::{BotId, ConnectionId, Platform, Reason, Slot, SlotClaim, SlotName, SlotStatus, Status, slot};
+use crate::{BotId, ConnectionId, PROBE_USER, Platform, Reason, Slot, SlotClaim, SlotName, SlotStatus, Status, slot};
 
 pub fn job(world: &World, seed: u64) -> Job {
     let mut random = Random::new(seed);
@@ -48,11 +48,26 @@ fn reserve(world: &World, random: &mut Random) -> Job {
         queue_timeout_ms: 60_000,
         requirements: requirements(random),
         idempotency,
+        pool: None,
     };
     if random.percent(10) {
         request.key = None;
     }
+    if random.percent(15) {
+        probe(world, &mut request, random);
+    }
     Job::Reserve(Box::new(request))
+}
+
+/// Makes the request a probe of a pool; sometimes of a pool that does not exist.
+fn probe(world: &World, request: &mut ReserveRequest, random: &mut Random) {
+    (request.user, request.key) = (PROBE_USER, None);
+    let pool = random.pick(&world.reference.pools).filter(|_| !random.clone().percent(5));
+    request.platform = pool.map_or(request.platform, |pool| pool.platform);
+    request.pool = Some(pool.map_or_else(|| "nowhere".to_owned(), |pool| pool.name.clone()));
+    if random.percent(80) {
+        (request.requirements, request.idempotency) = (None, None);
+    }
 }
 
 /// An open bot; sometimes a bot that has ended or never existed.

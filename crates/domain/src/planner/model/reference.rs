@@ -9,6 +9,7 @@
 use jiff::Timestamp;
 use uuid::Uuid;
 
+use super::reference_queue::probed;
 use crate::planner::bot::{EndedBot, OpenBot};
 use crate::planner::changes::{BotEnd, GateState, NewDeployment, NewEvent, NewKey, ReleasedDeployment, Returned};
 use crate::planner::job::{JobAnswer, Reserved, WarmReport};
@@ -157,7 +158,7 @@ impl Reference {
         let position = queue.iter().position(|other| *other == id).map_or(0, |at| at as i64 + 1);
         let mut pools: Vec<&Pool> = self.pools.iter().filter(|pool| pool.platform == bot.platform).collect();
         pools.sort_by_key(|pool| (pool.fill_order.is_none(), pool.fill_order, pool.name.clone()));
-        pools.retain(|pool| could_fit(pool, bot));
+        pools.retain(|pool| could_fit(pool, bot) && probed(bot).is_none_or(|name| name == pool.name));
         let pools = pools.iter().map(|pool| (pool.mean_hold_ms, pool.slots));
         let estimated_wait_ms = slot::estimated_wait_ms(position, pools);
         Reserved { bot: id, is_new, queue_position: Some(position), estimated_wait_ms }

@@ -8,7 +8,7 @@ use crate::planner::bot::{EndedBot, OpenBot, Queued};
 use crate::planner::changes::{BotEnd, GateState, NewEvent, NewKey};
 use crate::planner::commands::end::end_error;
 use crate::planner::job::{EndBot, EndCause, EndRefusal, Refusal, ReserveRequest};
-use crate::{BotId, Fault, Pool, ShownStatus, Slot, SlotStatus, Status};
+use crate::{BotId, Fault, PROBE_USER, Pool, ShownStatus, Slot, SlotStatus, Status};
 
 impl Batch<'_> {
     /// The bot, and whether this request created it.
@@ -56,6 +56,9 @@ impl Batch<'_> {
         let served = |pool: &&Pool| pool.platform == request.platform && pool.fill_order.is_some();
         let mut pools: Vec<Pool> = self.all.pools.iter().filter(served).cloned().collect();
         pools.sort_by_key(|pool| pool.fill_order);
+        if request.user == PROBE_USER {
+            pools.retain(|pool| Some(&pool.name) == request.pool.as_ref());
+        }
         if pools.is_empty() {
             return Err(Refusal::NoPool(request.platform));
         }
@@ -214,6 +217,9 @@ impl Batch<'_> {
         let set = |batch: &mut Self, change: fn(&mut Slot)| batch.slot_mut(&name).map(change);
         if said_so && to == Status::Completed {
             set(self, |slot| slot.recovery_attempts = 0);
+        }
+        if bot.user == PROBE_USER {
+            set(self, |slot| slot.last_used_at = None);
         }
         if let EndCause::GivenUp { overdue: Overdue::DeployFailed, error } = &end.cause {
             self.breaks(&name, error.as_deref().unwrap_or("the slot could not be started"));

@@ -5,7 +5,7 @@ use crate::event::Kind;
 use crate::planner::bot::OpenBot;
 use crate::pool::Size;
 use crate::requirements::fits;
-use crate::{Attributes, BotId, Platform, Pool, Requirements, Slot, SlotName, SlotStatus, slot};
+use crate::{Attributes, BotId, PROBE_USER, Platform, Pool, Requirements, Slot, SlotName, SlotStatus, slot};
 
 pub fn attributes_of_new(pool: &Pool) -> Attributes {
     match pool.attribute_sets.first() {
@@ -21,6 +21,11 @@ fn size(pool: &Pool, slot: &Attributes, required: Option<&Requirements>) -> Opti
     sets.iter().filter(|set| fits(required, set)).map(|set| (set.usage_class, set.cpu, set.mem)).min()
 }
 
+/// The pool that a bot probes, if it is a probe.
+pub fn probed(bot: &OpenBot) -> Option<String> {
+    if bot.user == PROBE_USER { bot.pool.clone() } else { None }
+}
+
 impl Batch<'_> {
     /// Gives each waiting bot, in order, the best slot for it.
     pub fn serve(&mut self, platform: Platform) {
@@ -28,9 +33,11 @@ impl Batch<'_> {
             return;
         }
         let mut runners = self.runners.clone();
-        let mut tried: Vec<Option<Requirements>> = Vec::new();
-        // A bot gets nothing if an earlier bot with the same requirements got nothing.
-        let mut in_vain: Vec<Option<Requirements>> = Vec::new();
+        // The pool of a probe, and the requirements.
+        type Needs = (Option<String>, Option<Requirements>);
+        let mut tried: Vec<Needs> = Vec::new();
+        // A bot gets nothing if an earlier bot with the same needs got nothing.
+        let mut in_vain: Vec<Needs> = Vec::new();
         let mut given = 0;
         for id in self.all.queue(platform) {
             if given == crate::planner::MOST_AT_ONCE {
@@ -38,7 +45,8 @@ impl Batch<'_> {
                 return;
             }
             let Some(bot) = self.all.bot(id).cloned() else { continue };
-            if in_vain.contains(&bot.requirements) {
+            let needs = (probed(&bot), bot.requirements.clone());
+            if in_vain.contains(&needs) {
                 continue;
             }
             let required = bot.requirements.as_ref();
@@ -46,17 +54,17 @@ impl Batch<'_> {
             let runner = runners.iter().position(|runner| fits(required, runner));
             let may_provision = match not_before {
                 None => true,
-                Some(time) => runner.is_some() || (time <= self.now && !tried.contains(&bot.requirements)),
+                Some(time) => runner.is_some() || (time <= self.now && !tried.contains(&needs)),
             };
             let Some(slot) = self.best(&bot, may_provision).or_else(|| self.grow(&bot, may_provision)) else {
-                in_vain.push(bot.requirements.clone());
+                in_vain.push(needs);
                 continue;
             };
             let of_runner = self.all.slot(&slot).and_then(|slot| self.all.pool(&slot.pool));
             if of_runner.is_some_and(|pool| pool.provisioned_per_bot()) {
                 match (runner, not_before) {
                     (Some(at), _) => drop(runners.swap_remove(at)),
-                    (None, Some(_)) => tried.push(bot.requirements.clone()),
+                    (None, Some(_)) => tried.push(needs),
                     (None, None) => {}
                 }
             }
@@ -77,6 +85,9 @@ impl Batch<'_> {
         let mut fitting = Vec::new();
         for slot in self.all.slots.iter().filter(|slot| self.is_free(slot)) {
             let Some(pool) = self.all.pool(&slot.pool) else { continue };
+            if probed(bot).is_some_and(|name| name != pool.name) {
+                continue;
+            }
             let Some(fill_order) = pool.fill_order.filter(|_| pool.platform == bot.platform) else {
                 continue;
             };
@@ -99,7 +110,7 @@ impl Batch<'_> {
         for pool in self.all.pools.iter().filter(|pool| pool.platform == bot.platform) {
             let provisioned = pool.provisioned_per_bot();
             let size = size(pool, &attributes_of_new(pool), bot.requirements.as_ref());
-            let has_room = pool.slots < pool.max_slots;
+            let has_room = pool.slots < pool.max_slots && probed(bot).is_none_or(|name| name == pool.name);
             if let (Some(fill_order), Some(size), true, true) =
                 (pool.fill_order, size, has_room, may_provision || !provisioned)
             {

@@ -13,7 +13,7 @@ use crate::planner::job::Job;
 use crate::planner::snapshot::{KnownKey, Snapshot, User};
 use crate::planner::{QueueOrder, Settings};
 use crate::requirements::Patterns;
-use crate::{Attributes, ConnectionId, KeyId, Platform, Pool, Requirements, UsageClass, UserId};
+use crate::{Attributes, ConnectionId, KeyId, PROBE_USER, Platform, Pool, Requirements, UsageClass, UserId};
 
 pub struct World {
     pub settings: Settings,
@@ -101,6 +101,8 @@ impl World {
             };
             world.set_user(user_id(number), user);
         }
+        let probes = User { max_concurrent_bots: 1 + random.int(3), min_priority: 0, api_keys: Vec::new() };
+        world.set_user(PROBE_USER, probes);
         for number in 0..1 + random.int(4) {
             let pool = pool(&mut random, number);
             world.set_pool(pool);

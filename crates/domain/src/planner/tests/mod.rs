@@ -1,6 +1,7 @@
 //! Tests of each command alone: a few rows, one plan, and its changes.
 //!
 //! - [`reserve`], [`choice`], [`queue`]: which bots are admitted, which slot they get, which bot is next
+//! - [`probes`]: bots that get only slots of one pool
 //! - [`ends`], [`slot_events`]: the effects on slots
 //! - [`keep_warm`], [`plans`]: slots that are kept ready; rules for every plan
 //! - [`invariants`]: each violation is found, in the whole, in a part and in the changes of a batch
@@ -11,6 +12,7 @@ mod ends;
 mod invariants;
 mod keep_warm;
 mod plans;
+mod probes;
 mod queue;
 mod reserve;
 mod slot_events;
@@ -103,6 +105,7 @@ fn request(number: u64, of: u64) -> ReserveRequest {
         queue_timeout_ms: 60_000,
         requirements: None,
         idempotency: None,
+        pool: None,
     }
 }
 

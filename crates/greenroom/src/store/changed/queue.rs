@@ -24,7 +24,7 @@ pub fn queue_and_gate<'a>(parts: &mut Parts<'a>, changes: &'a Changes, now: Time
         .int("priority", &waiting, |(bot, _)| bot.priority)
         .int("turn", &waiting, |(bot, _)| bot.turn)
         .int("arrival", &waiting, |(bot, _)| bot.arrival)
-        .text("requirements", &waiting, |(bot, _)| queue_key(bot.requirements.as_ref()))
+        .text("requirements", &waiting, |(bot, _)| queue_key(bot))
         .time("queued_at", &waiting, |(_, queued)| queued.queued_at)
         .time("timeout_at", &waiting, |(_, queued)| queued.timeout_at)
         .maybe_time("not_before", &waiting, |(_, queued)| queued.not_before);

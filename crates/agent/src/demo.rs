@@ -1,5 +1,6 @@
-//! The demo bot: what the default pools run, so that a newcomer sees the whole life of a bot. It joins a pretend meeting,
-//! says a few lines, obeys commands, and leaves. It speaks to the agent as any bot does: by lines.
+//! The demo bot: what the default pools and all probes run. A newcomer sees the whole life of a bot, and an operator that
+//! a pool works. It joins a pretend meeting, says a few lines, obeys commands, and leaves. It speaks to the agent as any
+//! bot does: by lines.
 
 use std::io::{self, BufRead, Write};
 use std::process::ExitCode;
@@ -16,6 +17,12 @@ const LINES: [&str; 5] = [
     "Otherwise I leave by myself after a short time.",
 ];
 
+const PROBE_LINES: [&str; 1] =
+    ["This is a probe: the demo bot runs in a slot of the pool, instead of the command of the pool."];
+
+/// The argument with which `greenroom` and `greenroom-agent` run the demo bot.
+pub const COMMAND: &str = "demo-bot";
+
 /// Plays the bot. `config.demo_ms` of the bot's data says how long it stays, `config.demo_exit_code` how it ends.
 pub fn play() -> ExitCode {
     let data: Value =
@@ -25,8 +32,9 @@ pub fn play() -> ExitCode {
     let commands = listen();
     println!("demo bot joins {}", data["meeting_url"].as_str().unwrap_or("a meeting"));
     say(&json!({"event": "joined"}));
-    let pause = stays / u32::try_from(LINES.len() + 1).unwrap_or(1);
-    for (number, line) in LINES.iter().enumerate() {
+    let lines = if data["probe"] == true { &PROBE_LINES[..] } else { &LINES[..] };
+    let pause = stays / u32::try_from(lines.len() + 1).unwrap_or(1);
+    for (number, line) in lines.iter().enumerate() {
         if told_to_leave(&commands, pause) {
             return ExitCode::from(code);
         }
