@@ -63,8 +63,8 @@ export function QueuePage() {
 
 /** @type {[label: string, look?: string][]} */
 const QUEUE_COLUMNS = [
-  ["Position"], ["Bot"], ["Platform", "wide-only"], ["Pool", "wide-only"], ["Priority", "right wide-only"],
-  ["Waits for", "right"], ["Estimate", "right"], ["Gives up in", "right"],
+  ["#"], ["Bot"], ["Platform", "wide-only"], ["Pool", "wide-only"], ["Priority", "right wide-only"],
+  ["Waits", "right"], ["Estimate", "right"], ["Gives up in", "right"],
 ];
 
 /** @type {[label: string, look?: string][]} */
