@@ -14,6 +14,7 @@
 //! - [`deadline`]: how long a state may last, which keeper watches it, and what follows
 //! - [`command`]: commands to a running bot
 //! - [`event`]: the audit trail of a bot
+//! - [`stats`]: figures that can be added up, such as the requests of a minute
 //! - [`audit`]: the actions of operators
 //! - [`screenshot`]: how large a screenshot may be, and of which kind
 //! - [`planner`]: which bot gets which slot
@@ -37,6 +38,7 @@ pub mod reason;
 pub mod requirements;
 pub mod screenshot;
 pub mod slot;
+pub mod stats;
 pub mod status;
 mod text_enum;
 
