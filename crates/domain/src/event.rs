@@ -50,9 +50,20 @@ pub enum Actor {
     Keeper,
 }
 
-/// A text that is not the name of an event's kind or actor.
+/// What had to be done to start a bot in the slot that it got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum StartKind {
+    /// An agent waited in the slot.
+    Hot,
+    /// The slot existed at the provider, and was started for the bot.
+    Stopped,
+    /// The slot was created for the bot.
+    Cold,
+}
+
+/// A text that is not the name of an event's kind, its actor or a kind of start.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a kind or an actor of an event")]
+#[error("`{0}` is not a kind of an event, an actor or a kind of start")]
 pub struct UnknownWord(pub String);
 
 text_enum!(Kind, UnknownWord {
@@ -63,6 +74,12 @@ text_enum!(Kind, UnknownWord {
     CommandSent = "command_sent",
     CommandAcknowledged = "command_acknowledged",
     Warning = "warning",
+});
+
+text_enum!(StartKind, UnknownWord {
+    Hot = "hot",
+    Stopped = "stopped",
+    Cold = "cold",
 });
 
 text_enum!(Actor, UnknownWord {

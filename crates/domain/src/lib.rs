@@ -14,6 +14,7 @@
 //! - [`deadline`]: how long a state may last, which keeper watches it, and what follows
 //! - [`command`]: commands to a running bot
 //! - [`event`]: the audit trail of a bot
+//! - [`stats`]: figures that can be added up, such as the requests of a minute
 //! - [`audit`]: the actions of operators
 //! - [`probe`]: bots that prove that a pool works
 //! - [`screenshot`]: how large a screenshot may be, and of which kind
@@ -39,6 +40,7 @@ pub mod reason;
 pub mod requirements;
 pub mod screenshot;
 pub mod slot;
+pub mod stats;
 pub mod status;
 mod text_enum;
 

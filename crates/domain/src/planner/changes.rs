@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::bot::OpenBot;
 use super::job::JobAnswer;
-use crate::event::{Actor, Kind};
+use crate::event::{Actor, Kind, StartKind};
 use crate::{BotId, ConnectionId, Fault, Pool, Reason, ShownStatus, Slot, SlotName, Status, UserId};
 
 /// All that one plan changes.
@@ -225,6 +225,8 @@ pub struct NewEvent {
     pub reason: Option<String>,
     /// The actor that caused the event.
     pub actor: Actor,
+    /// How the bot starts, if it gets a slot with this event.
+    pub start_kind: Option<StartKind>,
 }
 
 /// An action to take after the commit. If the process ends first, keepers find the work in the store.

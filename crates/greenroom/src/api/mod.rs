@@ -8,7 +8,7 @@
 //! - [`bot_request`], [`requirements`], [`bots`], [`reading`], [`logs`], [`explain`], [`events`]: for users
 //! - [`callbacks`], [`screenshots`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`operator_bots`], [`pools`], [`slots`], [`bulk`], [`gate`], [`keepers`], [`live`], [`attention`],
-//!   [`audit`]: for operators
+//!   [`stats_range`], [`stats`], [`audit`]: for operators
 //! - [`session`], [`health`], [`web`]: for everyone
 
 pub mod admin;
@@ -42,6 +42,8 @@ pub mod runners;
 pub mod screenshots;
 pub mod session;
 pub mod slots;
+pub mod stats;
+pub mod stats_range;
 #[cfg(test)]
 mod tests;
 pub mod traffic_quota;
@@ -213,6 +215,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(bulk::slots))
         .routes(routes!(explain::slot))
         .routes(routes!(attention::attention))
+        .routes(routes!(stats::stats))
         .routes(routes!(gate::queue))
         .routes(routes!(gate::deployments))
         .routes(routes!(live::stream))

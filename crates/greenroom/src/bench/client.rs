@@ -105,6 +105,41 @@ impl Client {
     }
 }
 
+/// An open `GET /admin/live`, which is read and not looked at.
+#[derive(Debug)]
+pub struct LiveStream {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+impl LiveStream {
+    /// Opens the stream, and returns when its first message begins to arrive.
+    pub async fn open(address: SocketAddr, token: &str) -> Done<Self> {
+        let mut client = Client::connect(address).await?;
+        client.stream.write_all(request("GET /admin/live", token, None, "").as_bytes()).await?;
+        client.buffer.clear();
+        while find(&client.buffer, b"\r\n\r\n").is_none() {
+            client.read().await?;
+        }
+        if !client.buffer.starts_with(b"HTTP/1.1 200 ") {
+            return Err(format!("GET /admin/live returned {}", String::from_utf8_lossy(&client.buffer)).into());
+        }
+        while find(&client.buffer, b"snapshot").is_none() {
+            client.read().await?;
+        }
+        Ok(Self { stream: client.stream, buffer: Vec::with_capacity(64 * 1024) })
+    }
+
+    /// Reads some bytes. Returns how many.
+    pub async fn read(&mut self) -> Done<usize> {
+        self.buffer.clear();
+        match self.stream.read_buf(&mut self.buffer).await? {
+            0 => Err("the server closed the live stream".into()),
+            read => Ok(read),
+        }
+    }
+}
+
 /// One event of a bot.
 #[derive(Debug, Deserialize)]
 pub struct Event {

@@ -24,6 +24,7 @@
 //! - [`pgbench`]: the plain statements that placement is compared with
 //! - [`usage`]: processor time and memory of processes
 //! - [`client`]: a small HTTP client with low costs of its own
+//! - [`live_readers`]: operators who watch while another benchmark runs
 //! - [`container`]: an image of this program on a Docker Engine
 //! - [`figures`]: medians and percentiles
 //! - [`svg`]: line plots with labelled axes
@@ -40,6 +41,7 @@ pub mod failover;
 mod figures;
 mod fixture;
 pub mod hostile;
+mod live_readers;
 pub mod load;
 pub mod matching;
 pub mod next;

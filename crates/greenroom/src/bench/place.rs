@@ -1,7 +1,7 @@
 //! Measures the full path of a bot over HTTP: key, idempotency, dedupe, limit, bot, slot and event, then its end and
 //! the release of its slot. It compares this with pgbench and two plain statements on the same PostgreSQL, or several
-//! servers with one. The rounds alternate, so that other load on the machine affects both. It checks every answer: no
-//! slot may have two bots, and nothing may be lost.
+//! servers with one, or a server that operators watch with the same server unwatched. The rounds alternate, so that
+//! other load on the machine affects both. It checks every answer: no slot may have two bots, and nothing may be lost.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -15,6 +15,7 @@ use super::bars::{BarChart, Group};
 use super::database::Database;
 use super::figures::median;
 use super::fixture::{CpuPerPair, PlacementFixture};
+use super::live_readers::LiveReaders;
 use super::pgbench::Pgbench;
 use super::server::ServerProcess;
 
@@ -28,6 +29,8 @@ pub struct Options {
     pub cases: Vec<Case>,
     /// With more than one, this number of servers is compared with one.
     pub replicas: usize,
+    /// With at least one, placing while they read `GET /admin/live` is compared with placing without them.
+    pub live_readers: usize,
     pub rounds: usize,
     pub time: Duration,
     pub json: bool,
@@ -60,7 +63,7 @@ struct Measured {
     case: Case,
     /// Pairs per second.
     greenroom: f64,
-    /// The rate of pgbench, or of one server if several are measured.
+    /// The rate of pgbench, of one server if several are measured, or of the same server without readers.
     beside: f64,
     ratio: f64,
     post_p50_ms: f64,
@@ -69,8 +72,11 @@ struct Measured {
 }
 
 pub async fn run(options: &Options) -> Done {
-    let beside = if options.replicas > 1 { "one server" } else { "pgbench" };
-    let ours = if options.replicas > 1 { format!("{} servers", options.replicas) } else { "greenroom".to_owned() };
+    let (ours, beside) = match options {
+        Options { live_readers: readers @ 1.., .. } => (format!("{readers} readers"), "no readers"),
+        Options { replicas: servers @ 2.., .. } => (format!("{servers} servers"), "one server"),
+        _ => ("greenroom".to_owned(), "pgbench"),
+    };
     let store = if options.is_sqlite { "SQLite" } else { "PostgreSQL" };
     if !options.json {
         println!("pairs (a bot placed and ended) per second on {store}, and {beside}; medians of alternating rounds");
@@ -107,7 +113,11 @@ pub async fn run(options: &Options) -> Done {
         std::fs::write(file, chart.to_svg())?;
     }
     if options.json {
-        println!("{}", json!({"bench": "place", "store": store, "beside": beside, "cases": all}));
+        let readers = options.live_readers;
+        println!(
+            "{}",
+            json!({"bench": "place", "store": store, "live_readers": readers, "beside": beside, "cases": all})
+        );
     }
     Ok(())
 }
@@ -115,7 +125,9 @@ pub async fn run(options: &Options) -> Done {
 async fn measure(options: &Options, case: Case) -> Done<Measured> {
     let postgres = (!options.is_sqlite).then_some(options.database.as_str());
     let mut fixture = PlacementFixture::prepare(postgres, case.slots, case.clients).await?;
-    let measured = if options.replicas > 1 {
+    let measured = if options.live_readers > 0 {
+        beside_no_readers(options, case, &mut fixture).await
+    } else if options.replicas > 1 {
         beside_one_server(options, case, &mut fixture).await
     } else {
         beside_pgbench(options, case, &mut fixture).await
@@ -200,6 +212,25 @@ async fn beside_one_server(options: &Options, case: Case, fixture: &mut Placemen
         rounds.ours(fixture, &servers, options, case).await?;
         let (single, _) = fixture.place(&servers[..1], case.clients, options.time).await?;
         rounds.theirs.push(single.pairs_per_second());
+    }
+    fixture.check().await?;
+    for server in servers {
+        server.stop().await?;
+    }
+    Ok(rounds.measured(case))
+}
+
+/// In every other round, operators watch.
+async fn beside_no_readers(options: &Options, case: Case, fixture: &mut PlacementFixture) -> Done<Measured> {
+    let servers = [fixture.start_server().await?];
+    let (address, token) = (servers[0].address, fixture.spec.admin_token.clone());
+    let mut rounds = Rounds::default();
+    for _ in 0..=options.rounds {
+        let readers = LiveReaders::open(address, &token, options.live_readers).await?;
+        rounds.ours(fixture, &servers, options, case).await?;
+        readers.close().await?;
+        let (unwatched, _) = fixture.place(&servers, case.clients, options.time).await?;
+        rounds.theirs.push(unwatched.pairs_per_second());
     }
     fixture.check().await?;
     for server in servers {

@@ -20,7 +20,7 @@ use super::client::Client;
 use super::database::{Database, IdleSlots};
 use crate::config::pool::{PoolConfig, Prewarm, Standby};
 use crate::config::provider::{DockerConfig, ProcessConfig, ProviderConfig};
-use crate::config::{Config, LimitsConfig};
+use crate::config::{Config, LimitsConfig, RetentionConfig};
 use crate::providers::{Found, Provider, ProviderError, Spec, Stopped};
 use crate::server::Server;
 
@@ -293,6 +293,7 @@ pub async fn serve() -> Done {
         bots_redis: None,
         admin_token: Some(spec.admin_token.into()),
         limits: LimitsConfig::default(),
+        retention: RetentionConfig::default(),
         deadlines: Deadlines::default(),
         max_concurrent_deployments: spec.concurrent_deployments,
         pull_stall: Duration::from_mins(2),

@@ -151,6 +151,9 @@ pub enum Command {
         /// The number of servers on one database. Compare with one server.
         #[arg(long, default_value_t = 1, conflicts_with = "sqlite")]
         replicas: usize,
+        /// The number of operators that read `GET /admin/live`. Compare with the same server without them.
+        #[arg(long, default_value_t = 0, conflicts_with = "replicas")]
+        live_readers: usize,
         /// The number of rounds.
         #[arg(long, default_value_t = 5)]
         rounds: usize,
@@ -338,6 +341,7 @@ pub async fn run(command: Command) -> Done {
             slots,
             clients,
             replicas,
+            live_readers,
             rounds,
             time,
             seconds,
@@ -346,7 +350,8 @@ pub async fn run(command: Command) -> Done {
         } => {
             let cases = if slots.is_empty() { case } else { every(&slots, &clients) };
             let time = seconds.map_or(time, Duration::from_secs);
-            let options = place::Options { database, is_sqlite, pgbench, cases, replicas, rounds, time, json, svg };
+            let options =
+                place::Options { database, is_sqlite, pgbench, cases, replicas, live_readers, rounds, time, json, svg };
             place::run(&options).await
         }
         Command::Scale { database, sqlite, slots, clients, rounds, time, json, svg } => {

@@ -54,6 +54,7 @@ pub struct Config {
     /// The order of service for bots with the same priority.
     pub queue_order: QueueOrder,
     pub limits: LimitsConfig,
+    pub retention: RetentionConfig,
     /// On each host.
     pub max_concurrent_deployments: u32,
     /// How long a pull may make no progress.
@@ -80,6 +81,34 @@ pub struct LimitsConfig {
 impl Default for LimitsConfig {
     fn default() -> Self {
         Self { connections: 15_000, streams_per_key: 100, waiting_requests: 10_000 }
+    }
+}
+
+/// How long the server keeps data that it no longer needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RetentionConfig {
+    /// The figures of hours. `None` for ever.
+    pub stats: Option<Duration>,
+}
+
+impl RetentionConfig {
+    /// Figures of hours are kept at least as long as those of minutes.
+    const SHORTEST_STATS: Duration = Duration::from_hours(48);
+    const STATS: Duration = Duration::from_hours(400 * 24);
+
+    fn read(section: &mut Section<'_>) -> Self {
+        let stats = section.duration_or_never("stats", Self::STATS);
+        if stats.is_some_and(|kept| kept < Self::SHORTEST_STATS) {
+            let path = section.key_path("stats");
+            section.complain(format!("`{path}` must be at least 48h, or 0s to keep everything"));
+        }
+        Self { stats }
+    }
+}
+
+impl Default for RetentionConfig {
+    fn default() -> Self {
+        Self { stats: Some(Self::STATS) }
     }
 }
 
@@ -221,6 +250,10 @@ fn read(
         read
     };
 
+    let mut retention = root.section("retention");
+    let kept = RetentionConfig::read(&mut retention);
+    retention.finish();
+
     let pools = root.list("pool");
     root.finish();
 
@@ -253,6 +286,7 @@ fn read(
         deadlines,
         queue_order,
         limits,
+        retention: kept,
         max_concurrent_deployments,
         pull_stall,
         max_recovery_attempts,

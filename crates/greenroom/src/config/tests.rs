@@ -50,6 +50,18 @@ fn the_limits_of_the_server_have_defaults_and_can_be_set() {
 }
 
 #[test]
+fn the_figures_of_hours_are_kept_for_400_days_or_as_set_or_for_ever() {
+    let kept = |file: &str| load(file, &[], &[]).map(|config| config.retention.stats);
+    assert_eq!(kept(""), Ok(Some(Duration::from_hours(400 * 24))));
+    assert_eq!(kept("[retention]\nstats = \"48h\""), Ok(Some(Duration::from_hours(48))));
+    assert_eq!(kept("[retention]\nstats = \"0s\""), Ok(None));
+    for wrong in ["stats = \"47h\"", "stats = 400", "stat = \"400d\""] {
+        let complaints = kept(&format!("[retention]\n{wrong}")).unwrap_err();
+        assert!(complaints.len() == 1 && complaints[0].contains("stats"), "{complaints:?}");
+    }
+}
+
+#[test]
 fn the_environment_overrides_the_file_and_a_flag_overrides_both() {
     let file = "listen = \"127.0.0.1:1\"\n[deploy]\nmax_concurrent = 1";
     let config = load(file, &[("GREENROOM_DEPLOY__MAX_CONCURRENT", "2")], &[]).unwrap();

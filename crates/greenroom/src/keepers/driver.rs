@@ -231,7 +231,7 @@ impl Keepers {
                     metrics::counter!("greenroom_keeper_did_total", "keeper" => keeper, "what" => *what)
                         .increment(*count);
                 }
-                if report.counts.values().any(|count| *count > 0) {
+                if report.counts.values().any(|count| *count > 0) && !post.keeper.is_routine() {
                     tracing::info!(keeper, did = ?report.counts, took_ms = took.as_millis(), "keeper run finished");
                 }
                 (!report.complaints.is_empty()).then(|| report.complaints.join("; "))

@@ -16,6 +16,7 @@
 //! - [`interrupted`]: bots whose slots were stopped from outside
 //! - [`invariants`]: conditions that must always hold
 //! - [`runners`]: machines that wait for bots
+//! - [`stats`]: the figures of minutes and hours
 
 pub mod deployment;
 pub mod driver;
@@ -26,6 +27,7 @@ pub mod listening;
 pub mod queue_expiry;
 pub mod recovery;
 pub mod runners;
+pub mod stats;
 pub mod sweeper;
 pub mod sync;
 pub mod warm_buffer;
@@ -52,6 +54,7 @@ use listening::ListeningWindow;
 use queue_expiry::QueueExpiry;
 use recovery::RecoveryKeeper;
 use runners::RunnersKeeper;
+use stats::StatsKeeper;
 use sweeper::Sweeper;
 use sync::SyncKeeper;
 use warm_buffer::WarmBuffer;
@@ -119,6 +122,11 @@ pub trait Keeper: Send + Sync + std::fmt::Debug {
     /// Runs the keeper once: it reads the state and acts on what it finds.
     async fn run(&self) -> Result<RunReport, KeeperError>;
 
+    /// Whether nearly every run does something, so that a log line for each would say nothing.
+    fn is_routine(&self) -> bool {
+        false
+    }
+
     /// Returns when the keeper should run before its time.
     async fn woken(&self) {
         std::future::pending().await
@@ -142,11 +150,13 @@ pub struct Parts<'a> {
     pub deadlines: &'a Deadlines,
     pub listening: ListeningWindow,
     pub runners: Runners,
+    /// How long the figures of hours are kept. `None` for ever.
+    pub stats_kept: Option<Duration>,
 }
 
 /// Returns the keepers, the one that also has its own timer, and the comparison that every replica runs by itself.
 pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
-    let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, runners } = parts;
+    let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, runners, stats_kept } = parts;
     let poll = deadlines.queue_poll;
     let expiry = QueueExpiry::new(&context, signals.clone(), deployment.clone(), poll);
     let left = DeploymentKeeper::new(&context, placement.clone(), deployment.clone(), listening.clone(), poll);
@@ -156,6 +166,7 @@ pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
     let recovery = RecoveryKeeper::new(&context, deployment.clone(), every);
     let invariants = Invariants::new(context.clone(), placement.clone());
     let copy_check = invariants.copy_check();
+    let stats = StatsKeeper::new(&context, stats_kept);
     let sync = SyncKeeper::new(&context, placement, deployment, deadlines);
     let mut keepers: KeeperList = vec![
         Arc::new(expiry.clone()),
@@ -165,6 +176,7 @@ pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
         Arc::new(recovery),
         Arc::new(sync),
         Arc::new(invariants),
+        Arc::new(stats),
     ];
     if !runners.is_empty() {
         keepers.push(Arc::new(RunnersKeeper::new(runners)));

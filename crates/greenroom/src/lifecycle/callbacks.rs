@@ -143,6 +143,7 @@ impl Lifecycle {
                 to: None,
                 reason: Some(action.as_str().to_owned()),
                 actor: Actor::Bot,
+                start_kind: None,
             };
             tx.record(&event, now).await?;
         }

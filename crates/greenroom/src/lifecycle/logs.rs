@@ -33,6 +33,7 @@ impl Lifecycle {
                     to: None,
                     reason: Some(warning.clone()),
                     actor: Actor::Bot,
+                    start_kind: None,
                 };
                 tx.record(&event, now).await?;
                 known.push(warning);

@@ -236,6 +236,7 @@ impl Lifecycle {
             to: shown.map(|_| ShownStatus::Deploying),
             reason: None,
             actor: Actor::Operator,
+            start_kind: None,
         };
         tx.record(&event, now).await?;
         Requester::Operator(audit).record_audit(&mut tx, now).await?;
@@ -313,6 +314,7 @@ impl Lifecycle {
             to: None,
             reason: Some(action.as_str().to_owned()),
             actor,
+            start_kind: None,
         };
         tx.record(&event, now).await?;
         Ok(command)
@@ -351,6 +353,7 @@ impl Lifecycle {
             to: Some(change.to.into()),
             reason: change.reason.as_ref().map(ToString::to_string),
             actor,
+            start_kind: None,
         };
         tx.record(&event, now).await?;
         Ok(CommittedEvent(event, change.to))

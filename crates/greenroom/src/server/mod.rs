@@ -214,6 +214,7 @@ impl Server {
             deadlines: &config.deadlines,
             listening: listening.clone(),
             runners: runners.clone(),
+            stats_kept: config.retention.stats,
         });
         let replica_id = replica.id;
         let leadership = Leadership::new(store.clone(), replica);

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use domain::event::{Actor, Kind};
+use domain::event::{Actor, Kind, StartKind};
 use domain::{BotId, EventId, ShownStatus, UserId};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -24,6 +24,8 @@ record! {
         pub to: Option<ShownStatus> = to_status,
         pub reason: Option<String>,
         pub actor: Actor,
+        /// How the bot starts, if it got a slot with this event.
+        pub start_kind: Option<StartKind>,
     }
 }
 
@@ -227,8 +229,8 @@ impl Tx {
         self.run(
             sql!(
                 "events.insert",
-                "INSERT INTO events (bot_id, user_id, at, kind, from_status, to_status, reason, actor)
-                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+                "INSERT INTO events (bot_id, user_id, at, kind, from_status, to_status, reason, actor, start_kind)
+                 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)"
             ),
             args![
                 event.bot_id,
@@ -238,7 +240,8 @@ impl Tx {
                 event.from.map(ShownStatus::as_str),
                 event.to.map(ShownStatus::as_str),
                 event.reason.as_deref(),
-                event.actor.as_str()
+                event.actor.as_str(),
+                event.start_kind.map(StartKind::as_str)
             ],
         )
         .await

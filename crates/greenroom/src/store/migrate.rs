@@ -49,6 +49,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(19, "0019_prewarm"),
     migration!(20, "0020_audit"),
     migration!(21, "0021_browser_sessions"),
+    migration!(22, "0022_stats"),
 ];
 
 /// The schema version that this program uses.

@@ -17,6 +17,7 @@
 //! - [`servers`]: the running servers, for commands that call them
 //! - [`leases`], [`replicas`], [`keepers`]: exclusive work, the replicas that live, and the runs of keepers
 //! - [`events`]: the audit trail of each bot
+//! - [`stats`]: the figures of minutes and hours
 //! - [`audit`]: the audit log of operators
 
 mod audit;
@@ -60,6 +61,7 @@ mod slots;
 mod source_table;
 pub(crate) mod sql;
 mod sqlite_writer;
+mod stats;
 mod transcript;
 mod users;
 
@@ -107,6 +109,7 @@ pub use servers::{SERVER_ALIVE_WITHIN, ServerFacts, ServerRow};
 pub use sessions::{Beat, Clocks, SessionRow};
 pub use slot_memory::{PoolMemory, SlotMemoryRow};
 use sql::{Arg, Inner, Row, Sql};
+pub use stats::{CountedEvent, NewFigures, Resolution};
 pub use transcript::{SegmentPosition, SegmentRow};
 pub use users::{KeyRow, UserChange, UserRow};
 

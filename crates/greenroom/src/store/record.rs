@@ -1,6 +1,7 @@
 //! Declares a table's row as a struct. [`record!`] lists each column once. From the list it makes the columns for
 //! statements and the function that reads a row.
 
+use domain::event::StartKind;
 use domain::{
     Action, Attributes, AuditAction, BotId, CommandId, ConnectionId, EventId, Fault, KeyId, Platform, ShownStatus,
     SlotName, SlotStatus, Status, UserId,
@@ -142,6 +143,7 @@ read_by! {
     Platform => word, maybe_word;
     ShownStatus => word, maybe_word;
     SlotStatus => word, maybe_word;
+    StartKind => word, maybe_word;
     Status => word, maybe_word;
 }
 

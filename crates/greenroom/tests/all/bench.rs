@@ -133,6 +133,14 @@ async fn placing_with_two_replicas_is_measured_beside_one_on_postgres() {
 }
 
 #[tokio::test]
+async fn placing_while_operators_watch_is_measured_beside_placing_unwatched_on_postgres() {
+    let short = ["place", "--case", "20x8", "--live-readers", "2", "--rounds", "1", "--time", "1s"];
+    let measured = measured(Backend::Postgres, &short).await;
+    assert_eq!((&measured["live_readers"], &measured["beside"]), (&2.into(), &"no readers".into()));
+    assert!(measured["cases"][0]["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{measured}");
+}
+
+#[tokio::test]
 async fn placing_on_sqlite_is_measured_beside_pgbench_on_postgres_and_drawn() {
     let plot = Plot::new();
     let short = ["place", "--case", "20x8", "--sqlite", "--rounds", "1", "--time", "1s", "--svg", plot.file()];

@@ -17,7 +17,7 @@ use crate::support::{Backend, CoreFixture, Database, DeploymentFixture, Fake, Fa
 async fn pass_a_minute(fixture: &DeploymentFixture, live: (BotId, Caller)) {
     fixture.core.clock.advance(Duration::from_secs(61));
     fixture.core.lifecycle.heartbeat(live.1, &[]).await.unwrap();
-    for keeper in ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants"] {
+    for keeper in ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants", "stats"] {
         fixture.keep(keeper).await;
         fixture.advance_bots(&[live.0]).await;
     }

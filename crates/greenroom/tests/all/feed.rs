@@ -25,6 +25,7 @@ fn event() -> NewEvent {
         to: None,
         reason: None,
         actor: Actor::User,
+        start_kind: None,
     }
 }
 

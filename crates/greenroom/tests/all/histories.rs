@@ -111,6 +111,7 @@ impl Stored {
             to: row.to,
             reason: row.reason,
             actor: row.actor,
+            start_kind: row.start_kind,
         });
         Ok(events.collect())
     }

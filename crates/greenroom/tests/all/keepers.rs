@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Backend, Client, Database, Process, ServerFixture, found, meet_link, process_pool, until};
 
-const NAMES: [&str; 7] = ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants"];
+const NAMES: [&str; 8] =
+    ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants", "stats"];
 const BOT: &str = r#"
     echo '{"event": "joined"}'
     read leave

@@ -91,6 +91,8 @@ mod safety_net;
 mod screenshots;
 mod server_stop;
 mod slot_creation;
+mod stats;
+mod stats_api;
 mod stopped_slots;
 mod store;
 mod stream;

@@ -48,7 +48,16 @@ fn bot(user: UserId, number: usize) -> (OpenBot, BotDetails) {
 }
 
 fn event(bot: BotId, user: UserId) -> NewEvent {
-    NewEvent { bot_id: bot, user_id: user, kind: Kind::Created, from: None, to: None, reason: None, actor: Actor::User }
+    NewEvent {
+        bot_id: bot,
+        user_id: user,
+        kind: Kind::Created,
+        from: None,
+        to: None,
+        reason: None,
+        actor: Actor::User,
+        start_kind: None,
+    }
 }
 
 async fn insert_user(store: &Store, limit: i64) -> UserRow {

@@ -106,6 +106,7 @@ fn record(draft: &mut Draft<'_>, bot: &OpenBot, end: &EndBot, ended: BotEnd) {
         to: Some(ended.to.into()),
         reason: ended.reason.as_ref().map(ToString::to_string),
         actor: if is_reported_by_bot { Actor::Bot } else { Actor::Greenroom },
+        start_kind: None,
     });
     if !has(Bug::EndedTwice) {
         draft.ended.insert(

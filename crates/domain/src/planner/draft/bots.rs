@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use uuid::Uuid;
 
-use crate::event::{Actor, Kind};
+use crate::event::{Actor, StartKind};
 use crate::planner::bot::{AtMeeting, OpenBot};
 use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::{Action, Grant};
@@ -123,6 +123,11 @@ impl Draft<'_> {
         let (pool_name, keeps_some) = (pool.name.clone(), pool.min_idle > 0);
         let is_awaited = pool.hot && pool.is_ready(slot);
         let is_made = slot.provider_ref.is_some();
+        let start_kind = match (is_awaited, is_made) {
+            (true, _) => StartKind::Hot,
+            (false, true) => StartKind::Stopped,
+            (false, false) => StartKind::Cold,
+        };
         let now = self.now;
         self.put_slot(name, if is_awaited || is_made { SlotStatus::Busy } else { SlotStatus::Creating });
         self.change_slot(name, |slot| {
@@ -157,7 +162,7 @@ impl Draft<'_> {
         self.set_bot(bot, Some(placed));
         let grant = Grant { bot, slot: name.clone(), pool: pool_name, connection, is_awaited };
         if !is_new {
-            self.record(bot, user, Kind::Assigned, Some(name.to_string()), Actor::Greenroom);
+            self.record_assigned(bot, user, name, start_kind);
             self.changes.grants.push(grant);
         } else {
             let mut actor = Actor::User;
@@ -165,7 +170,7 @@ impl Draft<'_> {
                 new.is_awaited = is_awaited;
                 actor = new.actor;
             }
-            self.record_created(bot, user, Some(name), actor);
+            self.record_created(bot, user, Some((name, start_kind)), actor);
         }
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use uuid::Uuid;
 
-use crate::event::{Actor, Kind};
+use crate::event::{Actor, Kind, StartKind};
 use crate::planner::Settings;
 use crate::planner::bot::{AtMeeting, EndedBot};
 use crate::planner::bugs::{Bug, has};
@@ -122,12 +122,26 @@ impl Draft<'_> {
 
     pub fn record(&mut self, bot_id: BotId, user_id: UserId, kind: Kind, reason: Option<String>, actor: Actor) {
         let (from, to) = kind.statuses();
-        self.changes.events.push(NewEvent { bot_id, user_id, kind, from, to, reason, actor });
+        self.changes.events.push(NewEvent { bot_id, user_id, kind, from, to, reason, actor, start_kind: None });
+    }
+
+    /// Records that a waiting bot got a slot.
+    pub fn record_assigned(&mut self, bot: BotId, user: UserId, slot: &SlotName, start_kind: StartKind) {
+        self.record(bot, user, Kind::Assigned, Some(slot.to_string()), Actor::Greenroom);
+        if let Some(event) = self.changes.events.last_mut() {
+            event.start_kind = Some(start_kind);
+        }
     }
 
     /// Records that a bot was created, with its slot if it got one at once. The call comes late in the plan, after the
     /// events that freed the slot.
-    pub fn record_created(&mut self, bot_id: BotId, user_id: UserId, slot: Option<&SlotName>, actor: Actor) {
+    pub fn record_created(
+        &mut self,
+        bot_id: BotId,
+        user_id: UserId,
+        slot: Option<(&SlotName, StartKind)>,
+        actor: Actor,
+    ) {
         if has(Bug::EventForgotten) {
             return;
         }
@@ -137,8 +151,9 @@ impl Draft<'_> {
             kind: Kind::Created,
             from: None,
             to: Some(if slot.is_some() { ShownStatus::Deploying } else { ShownStatus::Queued }),
-            reason: slot.map(ToString::to_string),
+            reason: slot.map(|(name, _)| name.to_string()),
             actor,
+            start_kind: slot.map(|(_, start_kind)| start_kind),
         });
     }
 

@@ -1,7 +1,7 @@
 //! The simple rules for reservations and ends.
 
 use super::reference::{Batch, could_fit};
-use crate::event::{Actor, Kind};
+use crate::event::{Actor, Kind, StartKind};
 use crate::lifecycle::{Overdue, Trigger, Verdict, decide};
 use crate::planner::QueueOrder;
 use crate::planner::bot::{EndedBot, OpenBot, Queued};
@@ -102,7 +102,7 @@ impl Batch<'_> {
     }
 
     /// Records that a bot was created, with its slot if it got one at once.
-    pub fn tells_created(&mut self, id: BotId, reason: Option<String>) {
+    pub fn tells_created(&mut self, id: BotId, slot: Option<(String, StartKind)>) {
         let Some(user_id) = self.all.bot(id).map(|bot| bot.user) else { return };
         let by_operator = self.expected_plan.requested_by_operators.contains(&id);
         self.expected_plan.events.push(NewEvent {
@@ -110,8 +110,9 @@ impl Batch<'_> {
             user_id,
             kind: Kind::Created,
             from: None,
-            to: Some(if reason.is_some() { ShownStatus::Deploying } else { ShownStatus::Queued }),
-            reason,
+            to: Some(if slot.is_some() { ShownStatus::Deploying } else { ShownStatus::Queued }),
+            start_kind: slot.as_ref().map(|(_, start_kind)| *start_kind),
+            reason: slot.map(|(name, _)| name),
             actor: if by_operator { Actor::Operator } else { Actor::User },
         });
     }
@@ -184,6 +185,7 @@ impl Batch<'_> {
             to: Some(to.into()),
             reason: text.clone(),
             actor: if said_so { Actor::Bot } else { Actor::Greenroom },
+            start_kind: None,
         });
         self.all.bots.retain(|other| other.id != bot.id);
         let (stop_asked, connection) = (bot.stop_asked, bot.connection);

@@ -1,7 +1,7 @@
 //! The simple rules for assignments, returned slots, and slots that are kept warm.
 
 use super::reference::{Batch, NEW};
-use crate::event::Kind;
+use crate::event::{Kind, StartKind};
 use crate::planner::bot::OpenBot;
 use crate::pool::Size;
 use crate::requirements::fits;
@@ -163,6 +163,13 @@ impl Batch<'_> {
         let Some(pool) = self.all.pool(&slot.pool).cloned() else { return };
         let awaited = pool.hot && slot.status == SlotStatus::Idle && !slot.stopped;
         let runs_there = awaited || slot.provider_ref.is_some();
+        let start_kind = if awaited {
+            StartKind::Hot
+        } else if runs_there {
+            StartKind::Stopped
+        } else {
+            StartKind::Cold
+        };
         self.put(name, if runs_there { SlotStatus::Busy } else { SlotStatus::Creating });
         let now = self.now;
         if let Some(slot) = self.slot_mut(name) {
@@ -187,11 +194,11 @@ impl Batch<'_> {
         match self.expected_plan.new_bots.iter_mut().find(|(_, new, _)| *new == id) {
             Some(new) => {
                 new.2 = awaited;
-                self.tells_created(id, Some(name.to_string()));
+                self.tells_created(id, Some((name.to_string(), start_kind)));
             }
             None => {
                 self.expected_plan.grants.push((id, name.clone(), awaited));
-                self.tells(id, Kind::Assigned, name.to_string());
+                self.tells(id, Kind::Assigned, name.to_string(), Some(start_kind));
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The simple rules for events of slots.
 
 use super::reference::Batch;
-use crate::event::{Actor, Kind};
+use crate::event::{Actor, Kind, StartKind};
 use crate::planner::bot::{OpenBot, Queued};
 use crate::planner::changes::{NewDeployment, NewEvent, ReleasedDeployment, Returned};
 use crate::planner::job::SlotEvent;
@@ -217,17 +217,17 @@ impl Batch<'_> {
             bot.connection = None;
         }
         if returns == 1 {
-            self.tells(id, Kind::Requeued, message.to_owned());
+            self.tells(id, Kind::Requeued, message.to_owned(), None);
         }
         self.served.push(bot.platform);
         true
     }
 
-    pub fn tells(&mut self, id: BotId, kind: Kind, reason: String) {
+    pub fn tells(&mut self, id: BotId, kind: Kind, reason: String, start_kind: Option<StartKind>) {
         let Some(bot) = self.all.bot(id) else { return };
         let (user_id, reason, actor) = (bot.user, Some(reason), Actor::Greenroom);
         let (from, to) = kind.statuses();
-        self.expected_plan.events.push(NewEvent { bot_id: id, user_id, kind, from, to, reason, actor });
+        self.expected_plan.events.push(NewEvent { bot_id: id, user_id, kind, from, to, reason, actor, start_kind });
     }
 
     /// Nothing of its bot remains in the slot. A draining slot loses its bot; any other slot comes free.

@@ -1,5 +1,6 @@
 //! The rows of slots and pools that a plan changes, and the events about them.
 
+use domain::event::StartKind;
 use domain::planner::changes::Changes;
 use domain::{ShownStatus, SlotName};
 use jiff::Timestamp;
@@ -97,6 +98,7 @@ pub fn slots<'a>(
         .maybe_text("to_status", &events, |event| event.to.map(ShownStatus::as_str))
         .maybe_text("reason", &events, |event| event.reason.as_deref())
         .text("actor", &events, |event| event.actor.as_str())
+        .maybe_text("start_kind", &events, |event| event.start_kind.map(StartKind::as_str))
         .now(now);
     parts.add("inserted_events", false, rows, Write::Insert(new_rows("events").with(&[("at", "now")])));
 }

@@ -61,6 +61,7 @@ impl Works {
             deadlines: &core.deadlines,
             listening: ListeningWindow::new(core.clock.clone()),
             runners: Runners::default(),
+            stats_kept: None,
         });
         tokio::spawn(deployment.clone().work());
         tokio::spawn(deployment.clone().describe());

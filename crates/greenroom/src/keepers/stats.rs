@@ -1,0 +1,232 @@
+//! The keeper `stats` writes the figures that `GET /admin/stats` shows, by minute and by hour. It acts when:
+//! - there are events that are not in the figures yet: it adds them to the minute and the hour of their time. On
+//!   PostgreSQL an event can become visible after a later one. So an event is added only when every transaction that
+//!   could write an earlier event has ended;
+//! - the slots were not counted in this minute: it counts them by pool and status;
+//! - figures are older than they are kept: it deletes them.
+//!
+//! The position in the events is stored with the figures, in one transaction. So a restart, a change of the leader and
+//! a late run neither lose an event nor count it twice. Bots pay nothing for this: the keeper reads the events that
+//! are stored anyway, by their ids. With many events, it rests longer than it works.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use domain::event::Kind;
+use domain::stats::Figures;
+use domain::{BotId, EventId, SlotName};
+use jiff::Timestamp;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{Keeper, KeeperError, RunReport, ago, count};
+use crate::clock::Clock;
+use crate::context::Context;
+use crate::store::{CountedEvent, NewFigures, Resolution, Store, StoreError};
+
+/// How long the figures of minutes are kept.
+pub const MINUTES_KEPT: Duration = Duration::from_hours(48);
+/// More often than once a minute, so that no minute is left out.
+const EVERY: Duration = Duration::from_secs(10);
+/// How many ids of events are read at once.
+const STRETCH: i64 = 2_000;
+/// Between two reads, the keeper rests this many times as long as the last one took, up to a quarter of a run.
+const REST_FACTOR: u32 = 19;
+/// A run ends after this time. If events are left, the next run follows at once.
+const LONGEST_RUN: Duration = Duration::from_secs(8);
+/// How long a run waits for transactions that may write an earlier event.
+const AWAIT_WRITERS: Duration = Duration::from_secs(1);
+const AWAIT_PAUSE: Duration = Duration::from_millis(20);
+/// How many rows one statement deletes, and how many statements a run makes.
+const PRUNED_AT_ONCE: i64 = 2_000;
+const PRUNES_PER_RUN: usize = 10;
+
+/// An event, and the transactions that could write an earlier one.
+#[derive(Debug)]
+struct Horizon {
+    last: EventId,
+    awaited: HashSet<String>,
+}
+
+#[derive(Debug)]
+pub struct StatsKeeper {
+    store: Store,
+    clock: Clock,
+    /// How long the figures of hours are kept. `None` for ever.
+    hours_kept: Option<Duration>,
+    /// The horizon that the last run could not reach.
+    horizon: Mutex<Option<Horizon>>,
+    /// Events are left for another run.
+    unfinished: Notify,
+}
+
+impl StatsKeeper {
+    pub fn new(context: &Context, hours_kept: Option<Duration>) -> Self {
+        let (store, clock) = (context.store.clone(), context.clock.clone());
+        Self { store, clock, hours_kept, horizon: Mutex::default(), unfinished: Notify::new() }
+    }
+
+    /// Counts the slots, if that was not done in this minute.
+    async fn sample_slots(&self) -> Result<bool, StoreError> {
+        let minute = Resolution::Minute.begin(self.clock.now());
+        if self.store.last_slot_sample().await? == Some(minute) {
+            return Ok(false);
+        }
+        let mut figures = NewFigures::new();
+        let sample = || Figures { samples: 1, ..Figures::default() };
+        figures.insert((String::new(), minute), sample());
+        for pool in self.store.pools().await? {
+            figures.insert((pool.name, minute), sample());
+        }
+        for (pool, status, slots) in self.store.slots_by_status().await? {
+            for name in [pool, String::new()] {
+                figures.entry((name, minute)).or_insert_with(sample).add_slots(status, slots.unsigned_abs());
+            }
+        }
+        self.store.add_slot_sample(minute, &figures).await
+    }
+
+    /// Adds the events that are complete. Returns how many there were.
+    async fn count_events(&self) -> Result<u64, StoreError> {
+        let begun = Instant::now();
+        let Some(up_to) = self.complete_up_to().await? else { return Ok(0) };
+        let (mut position, mut counted) = (self.store.stats_position().await?, 0);
+        while position < up_to {
+            if begun.elapsed() > LONGEST_RUN {
+                self.unfinished.notify_one();
+                break;
+            }
+            let read = Instant::now();
+            let end = EventId(position.0.saturating_add(STRETCH).min(up_to.0));
+            let events = self.store.counted_events(position, end).await?;
+            if !self.store.add_event_figures((position, end), &figures_of(&events)).await? {
+                // Another process runs this keeper too, and continues.
+                break;
+            }
+            counted += count(events.len());
+            position = end;
+            if position < up_to {
+                tokio::time::sleep((read.elapsed() * REST_FACTOR).min(LONGEST_RUN / 4)).await;
+            }
+        }
+        Ok(counted)
+    }
+
+    /// The last event up to which all events are visible. `None` if that is not known yet.
+    async fn complete_up_to(&self) -> Result<Option<EventId>, StoreError> {
+        if !self.store.is_shared() {
+            return self.store.last_event().await.map(Some);
+        }
+        let kept = self.horizon().take();
+        let horizon = match kept {
+            Some(horizon) => horizon,
+            // The order matters: a transaction with an earlier id began before the last event was visible.
+            None => {
+                let last = self.store.last_event().await?;
+                Horizon { last, awaited: self.store.event_writers().await? }
+            }
+        };
+        let begun = Instant::now();
+        while !horizon.awaited.is_empty() && !self.store.event_writers().await?.is_disjoint(&horizon.awaited) {
+            if begun.elapsed() > AWAIT_WRITERS {
+                *self.horizon() = Some(horizon);
+                return Ok(None);
+            }
+            tokio::time::sleep(AWAIT_PAUSE).await;
+        }
+        Ok(Some(horizon.last))
+    }
+
+    fn horizon(&self) -> std::sync::MutexGuard<'_, Option<Horizon>> {
+        self.horizon.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn prune(&self) -> Result<u64, StoreError> {
+        let now = self.clock.now();
+        let minutes = Some((Resolution::Minute, oldest_minute(now)));
+        let hours = self.hours_kept.map(|kept| (Resolution::Hour, Resolution::Hour.begin(ago(now, kept))));
+        let mut pruned = 0;
+        for (resolution, before) in minutes.into_iter().chain(hours) {
+            for _ in 0..PRUNES_PER_RUN {
+                let deleted = self.store.prune_figures(resolution, before, PRUNED_AT_ONCE).await?;
+                pruned += count(deleted);
+                if i64::try_from(deleted).is_ok_and(|deleted| deleted < PRUNED_AT_ONCE) {
+                    break;
+                }
+            }
+        }
+        Ok(pruned)
+    }
+}
+
+/// The first minute whose figures are kept: the first of its hour.
+pub fn oldest_minute(now: Timestamp) -> Timestamp {
+    Resolution::Hour.begin(ago(now, MINUTES_KEPT))
+}
+
+/// The figures of some events, by pool and minute, and for all pools together.
+fn figures_of(events: &[CountedEvent]) -> NewFigures {
+    let mut figures = BTreeMap::new();
+    for event in events {
+        let slot = event.reason.clone().filter(|_| event.kind != Kind::StatusChanged).map(SlotName::stored);
+        let pool = slot.as_ref().and_then(SlotName::pool).or(event.pool.as_deref()).map(str::to_owned);
+        let minute = Resolution::Minute.begin(event.at);
+        for name in [Some(String::new()), pool].into_iter().flatten() {
+            add(figures.entry((name, minute)).or_default(), event, slot.is_some());
+        }
+    }
+    figures
+}
+
+fn add(figures: &mut Figures, event: &CountedEvent, gets_slot: bool) {
+    if event.kind == Kind::Created {
+        figures.requests += 1;
+    }
+    // A bot that lost its slot and gets another one has started before. An operator's process is not a slot.
+    if gets_slot && !event.had_slot {
+        figures.add_start(event.start_kind, wait_ms(event.bot, event.at));
+    }
+    if event.kind == Kind::StatusChanged {
+        figures.add_end(event.reason.as_deref(), event.fault);
+    }
+}
+
+/// How long a bot has waited since its request arrived. The id of a bot has this time.
+fn wait_ms(bot: BotId, until: Timestamp) -> u64 {
+    let requested_ms = bot.0.get_timestamp().map(|time| {
+        let (seconds, nanoseconds) = time.to_unix();
+        seconds.saturating_mul(1_000).saturating_add(u64::from(nanoseconds / 1_000_000))
+    });
+    let until_ms = u64::try_from(until.as_millisecond()).unwrap_or(0);
+    requested_ms.map_or(0, |requested_ms| until_ms.saturating_sub(requested_ms))
+}
+
+#[async_trait]
+impl Keeper for StatsKeeper {
+    fn name(&self) -> &'static str {
+        "stats"
+    }
+
+    fn every(&self) -> Duration {
+        EVERY
+    }
+
+    fn is_routine(&self) -> bool {
+        true
+    }
+
+    async fn run(&self) -> Result<RunReport, KeeperError> {
+        let is_new_minute = self.sample_slots().await?;
+        let mut report = RunReport::of([("events", self.count_events().await?), ("pruned", 0)]);
+        if is_new_minute {
+            report.add("pruned", self.prune().await?);
+        }
+        Ok(report)
+    }
+
+    async fn woken(&self) {
+        self.unfinished.notified().await;
+    }
+}
