@@ -1,6 +1,7 @@
 //! For everyone: the files of the dashboard and of the API reference, which are embedded in the binary. A debug build
 //! reads them from the source folder, so that a change to a page needs no build.
 
+use axum::Extension;
 use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH};
@@ -9,6 +10,7 @@ use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
 use rust_embed::RustEmbed;
 
+use super::compression::Unchanging;
 use super::problem::Problem;
 
 #[derive(RustEmbed)]
@@ -60,7 +62,8 @@ fn answer(name: &str, headers: &HeaderMap) -> Result<Response, Problem> {
     if known.flat_map(|value| value.split(',')).any(|known| known.trim().trim_start_matches("W/") == tag) {
         return Ok((StatusCode::NOT_MODIFIED, always, [(ETAG, tag)]).into_response());
     }
-    Ok((always, [(ETAG, tag), (CONTENT_TYPE, kind.to_owned())], file.data).into_response())
+    let unchanging = Extension(Unchanging(tag.as_str().into()));
+    Ok((always, [(ETAG, tag), (CONTENT_TYPE, kind.to_owned())], unchanging, file.data).into_response())
 }
 
 fn content_type(name: &str) -> Option<&'static str> {
