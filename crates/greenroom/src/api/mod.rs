@@ -202,6 +202,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(runners::heartbeat))
         .routes(routes!(runners::acknowledge))
         .routes(routes!(runners::release))
+        .routes(routes!(runners::not_ready))
         .routes(routes!(runners::end))
         .routes(routes!(pools::pools))
         .routes(routes!(pools::pool, pools::change_pool))
