@@ -37,13 +37,17 @@ impl BotProcess {
         Ok(Self { process, stdin: pipes.stdin, stdout: pipes.stdout.map(Lines::new), errors, tail, folder })
     }
 
-    /// Kills all remaining processes of the command, and reads the rest of its output.
+    /// Kills all remaining processes of the command, and reads the rest of its output. If its future is dropped, the next
+    /// call continues.
     pub async fn clear(&mut self, drain: Duration) {
         self.process.clear().await;
         let Self { stdout, errors, tail, .. } = self;
         let reading = async {
             pipes::read_ahead(stdout, tail, |_| false).await;
-            let _ = (&mut errors.0).await;
+            // A caller may have given up an earlier call after this task had ended.
+            if !errors.0.is_finished() {
+                let _ = (&mut errors.0).await;
+            }
         };
         let _ = tokio::time::timeout(drain, reading).await;
     }

@@ -2,6 +2,7 @@
 //! started again after a pause. After three failures in a row the prewarmer gives up, because a fourth start would
 //! probably fail too, and a person has to know.
 
+use std::convert::Infallible;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -69,6 +70,15 @@ enum State {
     Clearing(Box<BotProcess>),
 }
 
+/// Why a runner has no command for its next bot.
+#[derive(Debug)]
+pub enum Unready {
+    /// The command has ended.
+    Lost(String),
+    /// The command is ready, and so old that it should be replaced.
+    Old,
+}
+
 /// Keeps one command ready. Its futures may be dropped at any time, and the next call continues.
 #[derive(Debug)]
 pub struct Prewarmer<'a> {
@@ -76,8 +86,6 @@ pub struct Prewarmer<'a> {
     settings: Prewarm,
     /// Where each command gets a folder of its own, if it does.
     folders: Option<&'a Folders>,
-    /// Whether a command that is too old is replaced while it waits. Otherwise it is replaced when a bot needs it.
-    renews: bool,
     state: State,
     failures: u32,
     /// The failure that the state `Clearing` follows.
@@ -89,13 +97,18 @@ impl<'a> Prewarmer<'a> {
     /// For a slot, in which the server replaces commands that are too old, one slot after another.
     pub fn in_slot(command: &'a CommandLine, settings: Prewarm) -> Self {
         let state = State::Down(Instant::now());
-        let (folders, renews, failures, failed, gave_up) = (None, false, 0, None, None);
-        Self { command, settings, folders, renews, state, failures, failed, gave_up }
+        let (folders, failures, failed, gave_up) = (None, 0, None, None);
+        Self { command, settings, folders, state, failures, failed, gave_up }
     }
 
-    /// For a runner, which replaces a command that is too old by itself.
+    /// For a runner, in which each command gets a folder of its own.
     pub fn on_runner(command: &'a CommandLine, settings: Prewarm, folders: &'a Folders) -> Self {
-        Self { folders: Some(folders), renews: true, ..Self::in_slot(command, settings) }
+        Self { folders: Some(folders), ..Self::in_slot(command, settings) }
+    }
+
+    /// Uses other settings from now on. A command that is starting keeps the time that it was given.
+    pub fn follow(&mut self, settings: Prewarm) {
+        self.settings = settings;
     }
 
     /// Waits until a command is ready.
@@ -121,7 +134,31 @@ impl<'a> Prewarmer<'a> {
             // The failure is told by the next call of `ready`.
             let _ = self.step().await;
         }
-        self.failed.clone().unwrap_or_default()
+        self.failed.clone().unwrap_or_else(|| "the command is not ready".to_owned())
+    }
+
+    /// Waits until the command that is ready has ended, or should be replaced. It should be before it is too old,
+    /// because runners replace their commands one after another. Before `not_before` no command is too old.
+    pub async fn unready(&mut self, not_before: Instant) -> Unready {
+        let age = self.settings.max_age.map(|age| age / 4 * 3);
+        let old_at = match &self.state {
+            State::Ready(_, since) => age.map(|age| (*since + age).max(not_before)),
+            _ => None,
+        };
+        tokio::select! {
+            why = self.lost() => Unready::Lost(why),
+            () = sleep_until(old_at) => Unready::Old,
+        }
+    }
+
+    /// Replaces the command that is ready.
+    pub fn renew(&mut self) {
+        log!("command too old: replaced");
+        self.clear_next();
+    }
+
+    pub fn is_ready(&self) -> bool {
+        matches!(self.state, State::Ready(..))
     }
 
     /// Waits until a command is ready, and hands it over. A command that is too old is replaced first.
@@ -201,25 +238,17 @@ impl<'a> Prewarmer<'a> {
                     Err(why) => self.fail(why),
                 }
             }
-            State::Ready(command, since) => {
+            State::Ready(command, _) => {
                 let BotProcess { process, stdout, tail, .. } = &mut **command;
-                let too_old = self.settings.max_age.filter(|_| self.renews).map(|age| *since + age);
                 let status = tokio::select! {
-                    status = process.wait() => Some(status),
-                    () = sleep_until(too_old) => None,
-                    () = read_on(stdout, tail) => None,
+                    status = process.wait() => status,
+                    never = read_on(stdout, tail) => match never {},
                     () = tokio::time::sleep(REAP_EVERY) => {
                         process.bury_orphans();
                         return Ok(());
                     }
                 };
-                match status {
-                    Some(status) => self.fail(status.map_or_else(|error| error.to_string(), lost_text)),
-                    None => {
-                        log!("command too old: replaced");
-                        self.clear_next();
-                    }
-                }
+                self.fail(status.map_or_else(|error| error.to_string(), lost_text));
             }
             State::Clearing(command) => {
                 command.clear(DRAIN).await;
@@ -311,7 +340,7 @@ impl<'a> Prewarmer<'a> {
 }
 
 /// Reads the output of a command that waits for its meeting, for as long as it waits.
-async fn read_on(stdout: &mut Option<Lines<ChildStdout>>, tail: &Tail) {
+async fn read_on(stdout: &mut Option<Lines<ChildStdout>>, tail: &Tail) -> Infallible {
     pipes::read_ahead(stdout, tail, |_| false).await;
     std::future::pending().await
 }

@@ -1,11 +1,12 @@
 //! The calls of a runner's agent, which reach this module through the server: register, heartbeat, wait for a run,
-//! acknowledge it, release the runner. Each call checks the table at that moment. An agent that calls too late gets a
+//! acknowledge it, release the runner, report that no command is ready. Each call checks the table at that moment. An agent that calls too late gets a
 //! refusal.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::clock::after;
 use crate::item::Runner;
 use crate::steps::Step;
 use crate::table::Changed;
@@ -37,6 +38,18 @@ pub struct HeartbeatReply {
     pub stop: bool,
     /// The machine must end.
     pub end: bool,
+}
+
+/// The answer to an agent that has no command that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unready {
+    /// The runner gets no slot until its agent registers it again.
+    Unregistered,
+    /// The runner was claimed before. Its agent gets the run when it waits.
+    Claimed,
+    /// Another runner of the group renews its command.
+    Later,
+    Ended,
 }
 
 /// The run that an agent is to start.
@@ -81,7 +94,11 @@ impl RunnerPool {
             }
             let now = self.now();
             let made = Runner::created(&self.0.settings, instance, &machine.group, &machine.instance_type, now);
-            let next = made.ok_or(RegisterError::Unknown)?.idle(now, self.new_expiry(), self.0.settings.pace.idle);
+            let mut next = made.ok_or(RegisterError::Unknown)?.idle(now, self.new_expiry(), self.0.settings.pace.idle);
+            // A runner whose command was not ready for a moment does not stay longer for that.
+            let was_idle_until = seen.as_ref().filter(|seen| seen.state == RunnerState::Created);
+            let was_idle_until = was_idle_until.and_then(|seen| seen.idle_until);
+            next.idle_until = was_idle_until.or(next.idle_until);
             // The heartbeat comes before the announcement, because a claim checks the last heartbeat.
             self.0.table.beat_of(instance, now, agent).await?;
             let is_done = match &seen {
@@ -90,6 +107,9 @@ impl RunnerPool {
             };
             if is_done {
                 tracing::info!(runner = instance, group = next.group, "runner registered");
+                if was_idle_until.is_some() {
+                    self.0.table.end_renewal(&next.group, instance).await?;
+                }
                 self.0.signals.notify(instance);
                 self.announce(&next).await;
                 return Ok(next);
@@ -177,6 +197,16 @@ impl RunnerPool {
 
     /// The run has ended: the runner is idle with a new expiry. Returns false if the runner did not have this run.
     pub async fn release(&self, instance: &str, run_id: &str) -> Result<bool, AwsError> {
+        self.release_as(instance, run_id, true).await
+    }
+
+    /// The run has ended, and the next command is not ready: the runner gets no slot until its agent registers it
+    /// again.
+    pub async fn release_unready(&self, instance: &str, run_id: &str) -> Result<bool, AwsError> {
+        self.release_as(instance, run_id, false).await
+    }
+
+    async fn release_as(&self, instance: &str, run_id: &str, is_ready: bool) -> Result<bool, AwsError> {
         for _ in 0..TRIES {
             let runner = self.0.table.runner(instance).await?;
             let is_busy = |state| matches!(state, RunnerState::Claimed | RunnerState::Running);
@@ -186,16 +216,48 @@ impl RunnerPool {
             let now = self.now();
             // This call itself shows that the agent is alive.
             self.0.table.beat(instance, now).await?;
-            let next = runner.idle(now, self.new_expiry(), self.0.settings.pace.idle);
+            let idle = runner.idle(now, self.new_expiry(), self.0.settings.pace.idle);
+            let next = if is_ready { idle } else { idle.unregistered(now) };
             if self.0.table.change(&runner, &next).await? == Changed::Done {
-                tracing::info!(runner = instance, slot = runner.slot, "runner released");
+                tracing::info!(runner = instance, slot = runner.slot, is_ready, "runner released");
                 self.0.steps.done(Step::GivenBack).await;
                 self.0.signals.notify(instance);
-                self.announce(&next).await;
+                if is_ready {
+                    self.announce(&next).await;
+                }
                 return Ok(true);
             }
         }
         Err(contended("release"))
+    }
+
+    /// The agent has no command that is ready, so an idle runner leaves the pool until its agent registers it again.
+    /// With `renewal` the command is still ready, and only too old: one runner of a group at a time may renew its
+    /// command, for at most this time.
+    pub async fn unready(&self, instance: &str, renewal: Option<Duration>) -> Result<Unready, AwsError> {
+        for _ in 0..TRIES {
+            let Some(runner) = self.0.table.runner(instance).await? else { return Ok(Unready::Ended) };
+            match runner.state {
+                RunnerState::Idle => {}
+                RunnerState::Created => return Ok(Unready::Unregistered),
+                RunnerState::Claimed | RunnerState::Running => return Ok(Unready::Claimed),
+                RunnerState::Terminated => return Ok(Unready::Ended),
+            }
+            let now = self.now();
+            if let Some(within) = renewal
+                && !self.0.table.begin_renewal(&runner.group, instance, now, after(now, within)).await?
+            {
+                return Ok(Unready::Later);
+            }
+            // The announcement of the runner names its old expiry, so it claims nothing any more.
+            if self.0.table.change(&runner, &runner.unregistered(now)).await? == Changed::Done {
+                return Ok(Unready::Unregistered);
+            }
+            if renewal.is_some() {
+                self.0.table.end_renewal(&runner.group, instance).await?;
+            }
+        }
+        Err(contended("not_ready"))
     }
 }
 

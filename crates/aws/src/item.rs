@@ -23,7 +23,7 @@ pub(crate) type Item = HashMap<String, AttributeValue>;
 /// The state of a runner. `Terminated` is final.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum RunnerState {
-    /// The machine exists. Its agent has not registered.
+    /// The machine exists. Its agent has not registered, or has no command that is ready.
     Created,
     Idle,
     /// The runner is claimed for a slot. Its agent has not acknowledged it.
@@ -158,6 +158,11 @@ impl Runner {
         }
     }
 
+    /// The runner in state created: it gets no slot until its agent registers it again. Its idle time goes on.
+    pub(crate) fn unregistered(&self, now: Timestamp) -> Self {
+        Self { state: RunnerState::Created, expires_at: now, since: now, ..self.clone() }
+    }
+
     pub(crate) fn running(&self, now: Timestamp) -> Self {
         Self { state: RunnerState::Running, since: now, held: false, ..self.clone() }
     }
@@ -270,6 +275,11 @@ pub(crate) fn beat_key(instance: &str) -> String {
 /// The key of a slot. `slot` includes the installation.
 pub(crate) fn slot_key(slot: &str) -> String {
     format!("slot#{slot}")
+}
+
+/// The key of the runner of a group that renews its command.
+pub(crate) fn renewal_key(group: &str) -> String {
+    format!("renewal#{group}")
 }
 
 pub(crate) fn demand_key(slot: &str) -> String {

@@ -60,7 +60,7 @@ use std::time::Duration;
 use domain::Requirements;
 use jiff::Timestamp;
 
-pub use agent::{HeartbeatReply, RegisterError, Run};
+pub use agent::{HeartbeatReply, RegisterError, Run, Unready};
 pub use clock::Clock;
 pub use error::AwsError;
 pub use fresh_capacity::Fresh;

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::error::SdkError;
+use aws_sdk_dynamodb::operation::delete_item::DeleteItemError;
 use aws_sdk_dynamodb::operation::put_item::PutItemError;
 use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{CancellationReason, Delete, KeysAndAttributes, Put, TransactWriteItem};
@@ -14,7 +15,9 @@ use jiff::Timestamp;
 
 use crate::AwsError;
 use crate::clock::{after, from_millis};
-use crate::item::{Fields, Item, Runner, RunnerState, beat_key, demand_key, number, runner_key, slot_key, string};
+use crate::item::{
+    Fields, Item, Runner, RunnerState, beat_key, demand_key, number, renewal_key, runner_key, slot_key, string,
+};
 use crate::message::text;
 use crate::plan::INDEX;
 
@@ -240,15 +243,42 @@ impl Table {
     pub async fn forget_slot(&self, slot: &str, run_id: &str) -> Result<(), AwsError> {
         let call = self.client.delete_item().table_name(&self.name).key("id", string(&slot_key(slot)));
         let call = call.condition_expression("#run_id = :run_id").expression_attribute_names("#run_id", "run_id");
-        match call.expression_attribute_values(":run_id", string(run_id)).send().await {
-            Ok(_) => Ok(()),
-            Err(error)
-                if error.as_service_error().is_some_and(|error| error.is_conditional_check_failed_exception()) =>
-            {
-                Ok(())
-            }
-            Err(error) => Err(AwsError::new("DeleteItem", error)),
+        deleted_or_changed(call.expression_attribute_values(":run_id", string(run_id)).send().await)
+    }
+
+    /// Lets a runner renew its command until then, unless another runner of its group does.
+    pub async fn begin_renewal(
+        &self,
+        group: &str,
+        instance: &str,
+        now: Timestamp,
+        until: Timestamp,
+    ) -> Result<bool, AwsError> {
+        let call = self.client.put_item().table_name(&self.name);
+        let call = call
+            .item("id", string(&renewal_key(group)))
+            .item("runner", string(instance))
+            .item("until", number(until.as_millisecond()))
+            .item("expires", number(until.as_second() + 1))
+            .condition_expression("attribute_not_exists(id) OR #runner = :runner OR #until <= :now")
+            .expression_attribute_names("#runner", "runner")
+            .expression_attribute_names("#until", "until")
+            .expression_attribute_values(":runner", string(instance))
+            .expression_attribute_values(":now", number(now.as_millisecond()));
+        match call.send().await {
+            Ok(_) => Ok(true),
+            Err(error) => match put_refused(&error) {
+                Some(_) => Ok(false),
+                None => Err(AwsError::new("PutItem", error)),
+            },
         }
+    }
+
+    /// The runner's command is ready again, so the next runner of its group may renew its own.
+    pub async fn end_renewal(&self, group: &str, instance: &str) -> Result<(), AwsError> {
+        let call = self.client.delete_item().table_name(&self.name).key("id", string(&renewal_key(group)));
+        let call = call.condition_expression("#runner = :runner").expression_attribute_names("#runner", "runner");
+        deleted_or_changed(call.expression_attribute_values(":runner", string(instance)).send().await)
     }
 
     /// Stores a heartbeat.
@@ -363,6 +393,17 @@ fn seen_values(seen: &Runner) -> Item {
         (":threshold", string(&text(seen.expires_at))),
     ];
     values.map(|(name, value)| (name.to_owned(), value)).into()
+}
+
+/// The result of a conditional deletion. An item that has changed stays.
+fn deleted_or_changed<T>(answer: Result<T, SdkError<DeleteItemError>>) -> Result<(), AwsError> {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(error) if error.as_service_error().is_some_and(DeleteItemError::is_conditional_check_failed_exception) => {
+            Ok(())
+        }
+        Err(error) => Err(AwsError::new("DeleteItem", error)),
+    }
 }
 
 fn put_refused(error: &SdkError<PutItemError>) -> Option<Refusal> {

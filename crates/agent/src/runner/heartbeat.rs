@@ -9,6 +9,9 @@ use crate::bot_run::{Task, task};
 use crate::http::{Backoff, Refusal};
 use crate::log::log;
 
+/// The state of a runner that gets no bot until it registers.
+const UNREGISTERED: &str = "created";
+
 /// The latest information from the server.
 #[derive(Clone, Debug)]
 pub struct Heard {
@@ -75,6 +78,10 @@ impl Heard {
                 // The answer is about the run that the request named, not about a run that started meanwhile.
                 self.stop = run.filter(|_| standing.stop);
                 self.end = standing.end.then(|| "the server says so".to_owned());
+                // An old report that no command was ready may arrive late.
+                if standing.state == UNREGISTERED {
+                    self.unknown = Some("the runner is not registered".to_owned());
+                }
             }
             Err(refusal) => match refusal.status() {
                 Some(StatusCode::GONE) => self.end = Some(refusal.to_string()),

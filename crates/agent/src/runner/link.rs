@@ -7,16 +7,19 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Over;
+use super::{Over, register};
 use crate::assignment::{AssignmentPoller, BotData, DataError, SourceError, Token};
 use crate::http::{self, Backoff, Refusal};
 use crate::log::log;
+use crate::options::Prewarm;
 
 /// The server terminates a runner that does not acknowledge its bot within 10 s, and gives the bot to another runner.
 const ACKNOWLEDGING: Duration = Duration::from_secs(8);
 const ACKNOWLEDGE_TIMEOUT: Duration = Duration::from_secs(3);
 const ACKNOWLEDGE_AGAIN: Duration = Duration::from_millis(500);
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(15);
+/// A runner that does not get new settings in time keeps the ones that it has.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(3);
 const SHORTEST_BEAT_TIMEOUT: Duration = Duration::from_secs(3);
 const LONGEST_BEAT_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -50,6 +53,8 @@ impl Run {
 /// The server's answer to a heartbeat.
 #[derive(Debug, Deserialize)]
 pub struct Standing {
+    #[serde(default)]
+    pub state: String,
     pub stop: bool,
     pub end: bool,
 }
@@ -61,6 +66,19 @@ pub enum Acknowledged {
     No(String),
 }
 
+/// The server's answer to the report that no command is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotReady {
+    /// The runner gets no bot until it registers again.
+    Unregistered,
+    /// The runner has a bot already.
+    Assigned,
+    /// Another runner replaces its command at the moment.
+    Later,
+    /// The server does not know the call. It gives bots also to a runner without a ready command.
+    Unsupported,
+}
+
 /// The reason to take no more bots, if the refusal is about the runner itself.
 fn over(refusal: &Refusal) -> Option<Over> {
     match refusal.status()? {
@@ -68,6 +86,10 @@ fn over(refusal: &Refusal) -> Option<Over> {
         StatusCode::UNAUTHORIZED => Some(Over::Unknown(refusal.to_string())),
         _ => None,
     }
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Link {
@@ -116,21 +138,29 @@ impl Link {
         }
     }
 
-    /// Releases the runner, and retries without a time limit.
-    pub async fn release(&self, run: &str) -> Result<(), Over> {
+    /// Releases the runner, and retries without a time limit. Returns whether the runner can get a bot now, without a
+    /// new registration. An older server gives bots also to a runner without a ready command.
+    pub async fn release(&self, run: &str, is_ready: bool) -> Result<bool, Over> {
+        #[derive(Deserialize)]
+        struct Released {
+            #[serde(default = "yes")]
+            registered: bool,
+        }
         let what = "giving back";
         let mut backoff = Backoff::default();
+        let body = if is_ready { json!({"run_id": run}) } else { json!({"run_id": run, "ready": false}) };
         loop {
-            let refusal = match self.call::<Value>("release", &json!({"run_id": run}), RELEASE_TIMEOUT).await {
-                Ok(_) => {
+            let refusal = match self.call::<Released>("release", &body, RELEASE_TIMEOUT).await {
+                Ok(Released { registered }) => {
                     backoff.succeeded(what);
-                    return Ok(());
+                    return Ok(registered);
                 }
                 Err(refusal) => refusal,
             };
+            // The answer to an earlier attempt may be lost. Then the next heartbeat says whether to register again.
             if refusal.status() == Some(StatusCode::CONFLICT) {
                 log!("run {run} is not this runner's any more: {refusal}");
-                return Ok(());
+                return Ok(true);
             }
             if let Some(over) = over(&refusal) {
                 return Err(over);
@@ -138,6 +168,39 @@ impl Link {
             // The runner must not wait for a new run before this release: the server would return the same run again.
             backoff.wait(what, &refusal).await;
         }
+    }
+
+    /// Reports that no command is ready, or asks whether to replace one that is too old. Retries without a time limit.
+    pub async fn not_ready(&self, message: &str, is_renewal: bool) -> Result<NotReady, Over> {
+        #[derive(Deserialize)]
+        struct Answer {
+            registered: bool,
+            assigned: bool,
+        }
+        let what = "reporting that nothing is ready";
+        let body = json!({"message": message, "renewal": is_renewal});
+        let mut backoff = Backoff::default();
+        loop {
+            let refusal = match self.call::<Answer>("not_ready", &body, RELEASE_TIMEOUT).await {
+                Ok(Answer { registered: false, .. }) => return Ok(NotReady::Unregistered),
+                Ok(Answer { assigned: true, .. }) => return Ok(NotReady::Assigned),
+                Ok(_) => return Ok(NotReady::Later),
+                Err(refusal) => refusal,
+            };
+            if let Some(over) = over(&refusal) {
+                return Err(over);
+            }
+            if refusal.status().is_some() {
+                return Ok(NotReady::Unsupported);
+            }
+            backoff.wait(what, &refusal).await;
+        }
+    }
+
+    /// How the pool's runners start commands ahead, by its configuration of this moment. `Err` if the server does not
+    /// say.
+    pub async fn prewarm(&self) -> Result<Option<Prewarm>, Refusal> {
+        register::pool_settings(&self.http, &self.url, &self.token, SETTINGS_TIMEOUT).await
     }
 
     /// Reports to the server that this runner ends, within a time limit.

@@ -19,7 +19,7 @@ use reqwest::Client;
 use crate::bot_run::Shutdown;
 use crate::http::{self, Backoff};
 use crate::log::log;
-use crate::options::RunnerOptions;
+use crate::options::{Prewarm, RunnerOptions};
 use crate::prewarm::{GaveUp, Prewarmer};
 pub use folder::Folders;
 use leftovers::LostBot;
@@ -42,6 +42,8 @@ pub enum Over {
     Agent(String),
     /// The server does not know this registration any more.
     Unknown(String),
+    /// No command is ready. The runner registers again when one is.
+    NotReady(String),
 }
 
 /// The parts that stay the same across registrations.
@@ -77,11 +79,8 @@ pub async fn serve(http: Client, options: RunnerOptions, settings: Settings, mut
             return ExitCode::FAILURE;
         }
     };
-    let mut prewarmer = tokio::select! {
-        () = asked(&mut shutdown) => return leave(),
-        prewarmer = runner.prewarmer(&settings) => prewarmer,
-    };
-    let finish = runner.serve(&settings, prewarmer.as_mut(), lost, &mut shutdown).await;
+    let mut prewarmer = None;
+    let finish = runner.serve(&settings, &mut prewarmer, lost, &mut shutdown).await;
     if let Some(prewarmer) = prewarmer {
         prewarmer.end().await;
     }
@@ -119,29 +118,28 @@ fn settled(mut options: RunnerOptions) -> RunnerOptions {
 
 impl Runner {
     /// Registers the machine and runs bots, again and again when the server forgets the registration.
-    async fn serve(
-        &self,
+    async fn serve<'a>(
+        &'a self,
         settings: &Settings,
-        mut prewarmer: Option<&mut Prewarmer<'_>>,
+        prewarmer: &mut Option<Prewarmer<'a>>,
         mut lost: Option<LostBot>,
         shutdown: &mut Shutdown,
     ) -> Finish {
         let mut backoff = Backoff::default();
+        let mut last_link: Option<Link> = None;
         loop {
             // A registered runner may get a bot at once, so its command is ready before.
-            if let Some(prewarmer) = prewarmer.as_deref_mut() {
-                let ready = tokio::select! {
-                    () = asked(shutdown) => return Finish::Leave,
-                    ready = prewarmer.ready() => ready,
-                };
-                if let Err(gave_up) = ready {
-                    return never_ready(&gave_up);
-                }
+            let ready = tokio::select! {
+                () = asked(shutdown) => return self.leave_unregistered(last_link).await,
+                ready = self.make_ready(settings, prewarmer) => ready,
+            };
+            if let Err(gave_up) = ready {
+                return self.never_ready(&gave_up, last_link).await;
             }
             let registered = tokio::select! {
-                () = asked(shutdown) => return Finish::Leave,
+                () = asked(shutdown) => return self.leave_unregistered(last_link).await,
                 registered = register::register(&self.http, settings, &self.instance) => registered,
-                gave_up = keep_ready(prewarmer.as_deref_mut()) => return never_ready(&gave_up),
+                gave_up = keep_ready(prewarmer.as_mut()) => return self.never_ready(&gave_up, last_link).await,
             };
             // The report comes after the registration. Before it, the server would take the bot's end for the end of a
             // silent machine.
@@ -161,12 +159,14 @@ impl Runner {
             };
             log!("runner {} of pool {}: registered", self.instance, registration.pool);
             let link = Link::new(self.http.clone(), settings.url.clone(), registration.token.clone());
-            let session = Session::begin(self, &link, &registration, shutdown.clone());
-            match session.run(prewarmer.as_deref_mut()).await {
+            let session = Session::begin(self, link.clone(), &registration, shutdown.clone());
+            let over = session.run(prewarmer).await;
+            match over {
                 Over::Unknown(why) => {
                     log!("registers again: {why}");
                     tokio::time::sleep(backoff.next(None)).await;
                 }
+                Over::NotReady(why) => log!("takes no bot until a command is ready: {why}"),
                 Over::Agent(why) => {
                     log!("ends: {why}");
                     link.end(&why, FAREWELL).await;
@@ -178,27 +178,67 @@ impl Runner {
                     return Finish::EndMachine;
                 }
             }
+            last_link = Some(link);
         }
     }
 
-    /// Starts commands ahead, if the options or the pool's configuration say so.
-    async fn prewarmer(&self, settings: &Settings) -> Option<Prewarmer<'_>> {
+    /// Waits until a command is ready, if the options or the pool's configuration say that commands are started ahead.
+    async fn make_ready<'a>(
+        &'a self,
+        settings: &Settings,
+        prewarmer: &mut Option<Prewarmer<'a>>,
+    ) -> Result<(), GaveUp> {
         let prewarm = match self.options.bot.prewarm {
-            Some(prewarm) => prewarm,
-            None => register::prewarm(&self.http, settings).await?,
+            Some(prewarm) => Some(prewarm),
+            None => register::prewarm(&self.http, settings).await,
         };
-        Some(Prewarmer::on_runner(&self.options.bot.command, prewarm, &self.folders))
+        self.follow(prewarm, prewarmer).await;
+        match prewarmer {
+            Some(prewarmer) => prewarmer.ready().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Starts commands ahead from now on, or no longer, or with other settings.
+    async fn follow<'a>(&'a self, prewarm: Option<Prewarm>, prewarmer: &mut Option<Prewarmer<'a>>) {
+        match (prewarm, prewarmer.as_mut()) {
+            (Some(prewarm), Some(prewarmer)) => prewarmer.follow(prewarm),
+            (Some(prewarm), None) => {
+                *prewarmer = Some(Prewarmer::on_runner(&self.options.bot.command, prewarm, &self.folders));
+            }
+            (None, Some(_)) => {
+                if let Some(prewarmer) = prewarmer.take() {
+                    prewarmer.end().await;
+                }
+            }
+            (None, None) => {}
+        }
+    }
+
+    /// The command failed too often. A machine that was never registered is left as it is, so that a person can look at
+    /// it. The server ends machines that do not register.
+    async fn never_ready(&self, gave_up: &GaveUp, last_link: Option<Link>) -> Finish {
+        log!("the runner is not registered: {gave_up}");
+        match last_link {
+            Some(link) => {
+                link.end(&gave_up.message(), FAREWELL).await;
+                Finish::EndMachine
+            }
+            None => Finish::Failure,
+        }
+    }
+
+    /// The agent was asked to end while the runner had no command that was ready.
+    async fn leave_unregistered(&self, last_link: Option<Link>) -> Finish {
+        if let Some(link) = last_link {
+            link.end("the agent was asked to end", FAREWELL).await;
+        }
+        Finish::Leave
     }
 
     async fn end_machine(&self, shutdown: &mut Shutdown) -> ExitCode {
         machine::end(self.options.end_command.as_ref(), shutdown).await
     }
-}
-
-/// The machine is left as it is, so that a person can look at it. The server ends machines that do not register.
-fn never_ready(gave_up: &GaveUp) -> Finish {
-    log!("the runner is not registered: {gave_up}");
-    Finish::Failure
 }
 
 /// Keeps a command ready, and returns only if that fails for good.

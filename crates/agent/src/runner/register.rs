@@ -112,9 +112,26 @@ pub async fn register(http: &Client, settings: &Settings, instance: &str) -> Res
     }
 }
 
-/// Asks whether the pool's runners start commands ahead, and how. A server that does not know the call has no such
-/// pools.
+/// Asks whether the pool's runners start commands ahead, and how, until the server answers. A server that does not know
+/// the call has no such pools.
 pub async fn prewarm(http: &Client, settings: &Settings) -> Option<Prewarm> {
+    let mut backoff = Backoff::default();
+    loop {
+        match pool_settings(http, &settings.url, &settings.token, ANSWER_TIMEOUT).await {
+            Ok(prewarm) => return prewarm,
+            Err(away @ Refusal::Away { .. }) => backoff.wait("registering", &away).await,
+            Err(Refusal::Refused { .. }) => return None,
+        }
+    }
+}
+
+/// Asks once whether the pool's runners start commands ahead, and how.
+pub async fn pool_settings(
+    http: &Client,
+    url: &str,
+    token: &Token,
+    timeout: Duration,
+) -> Result<Option<Prewarm>, Refusal> {
     #[derive(Deserialize)]
     struct PoolSettings {
         prewarm: Option<PrewarmSettings>,
@@ -124,18 +141,9 @@ pub async fn prewarm(http: &Client, settings: &Settings) -> Option<Prewarm> {
         ready_timeout_ms: u64,
         max_warm_age_ms: u64,
     }
-    let mut backoff = Backoff::default();
-    loop {
-        let request = http.get(format!("{}/agent/runner", settings.url)).bearer_auth(settings.token.reveal());
-        match http::read(http::send(request.timeout(ANSWER_TIMEOUT)).await) {
-            Ok::<PoolSettings, _>(pool) => {
-                let of = |settings: PrewarmSettings| {
-                    Prewarm::from_millis(settings.ready_timeout_ms.max(1), settings.max_warm_age_ms)
-                };
-                return pool.prewarm.map(of);
-            }
-            Err(away @ Refusal::Away { .. }) => backoff.wait("registering", &away).await,
-            Err(Refusal::Refused { .. }) => return None,
-        }
-    }
+    let request = http.get(format!("{url}/agent/runner")).bearer_auth(token.reveal()).timeout(timeout);
+    let settings: PoolSettings = http::read(http::send(request).await)?;
+    let of =
+        |settings: PrewarmSettings| Prewarm::from_millis(settings.ready_timeout_ms.max(1), settings.max_warm_age_ms);
+    Ok(settings.prewarm.map(of))
 }

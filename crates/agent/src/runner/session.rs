@@ -5,22 +5,24 @@ use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
 
 use super::heartbeat::Heartbeat;
-use super::link::{Acknowledged, Link, Run};
+use super::link::{Acknowledged, Link, NotReady, Run};
 use super::register::Registration;
 use super::{Over, Runner, keep_ready};
 use crate::bot_run::{BotStart, EndRequest, RunLocation, Shutdown, Task, live, task};
 use crate::http::Backoff;
 use crate::log::log;
-use crate::prewarm::Prewarmer;
+use crate::prewarm::{GaveUp, Prewarmer, Unready};
 
-/// The server terminates a runner that is not released in time after its bot. A command that needs longer is awaited by
-/// the next bot.
+/// The server terminates a runner that is not released in time after its bot. If the next command needs longer, the
+/// runner is released without it, and registers again when it is ready.
 const READY_BEFORE_RELEASE: Duration = Duration::from_secs(10);
+/// When to ask again for the replacement of a command that is too old, and for the bot of a runner without a command.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub struct Session<'a> {
     runner: &'a Runner,
-    link: &'a Link,
+    link: Link,
     shutdown: Shutdown,
     heartbeat: Heartbeat,
     /// Whether AWS is about to take the machine back.
@@ -32,13 +34,13 @@ pub struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub fn begin(runner: &'a Runner, link: &'a Link, registration: &Registration, shutdown: Shutdown) -> Self {
+    pub fn begin(runner: &'a Runner, link: Link, registration: &Registration, shutdown: Shutdown) -> Self {
         let (notice, looking) = runner.metadata.notice(registration.is_spot);
         Self {
             runner,
+            heartbeat: Heartbeat::begin(link.clone(), registration.heartbeat_interval),
             link,
             shutdown,
-            heartbeat: Heartbeat::begin(link.clone(), registration.heartbeat_interval),
             notice,
             _looking: looking,
             orphaned_after: registration.orphaned_after,
@@ -47,27 +49,17 @@ impl<'a> Session<'a> {
     }
 
     /// Runs one bot after another, until there is a reason to stop.
-    pub async fn run(mut self, mut prewarmer: Option<&mut Prewarmer<'_>>) -> Over {
+    pub async fn run(mut self, prewarmer: &mut Option<Prewarmer<'a>>) -> Over {
         let mut declined = Backoff::default();
         let mut pause = Duration::ZERO;
         log!("waits for a bot");
         loop {
-            let next = async {
-                tokio::time::sleep(pause).await;
-                self.link.next().await
-            };
-            let next = async {
-                tokio::select! {
-                    next = next => next,
-                    gave_up = keep_ready(prewarmer.as_deref_mut()) => Err(Over::Machine(gave_up.to_string())),
-                }
-            };
-            let run = match self.unless_over(next).await {
+            let run = match self.unless_over(self.next(pause, prewarmer.as_mut())).await {
                 Ok(run) => run,
                 Err(over) => return over,
             };
             let run_id = run.id.clone();
-            match self.serve(run, prewarmer.as_deref_mut()).await {
+            match self.serve(run, prewarmer).await {
                 Ok(Acknowledged::Yes) => {
                     declined = Backoff::default();
                     pause = Duration::ZERO;
@@ -83,8 +75,88 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Waits for the next bot, after a pause; with prewarm, only while a command is ready.
+    async fn next(&self, pause: Duration, prewarmer: Option<&mut Prewarmer<'_>>) -> Result<Run, Over> {
+        let Some(prewarmer) = prewarmer else {
+            tokio::time::sleep(pause).await;
+            return self.link.next().await;
+        };
+        let begun = Instant::now();
+        let mut renews_at = begun;
+        loop {
+            let next = async {
+                tokio::time::sleep_until(begun + pause).await;
+                self.link.next().await
+            };
+            let unready = tokio::select! {
+                next = next => return next,
+                unready = prewarmer.unready(renews_at) => unready,
+            };
+            match unready {
+                Unready::Lost(why) => {
+                    if let Some(run) = self.without_command(&why, prewarmer).await? {
+                        return Ok(run);
+                    }
+                }
+                Unready::Old => {
+                    let why = "its command is too old";
+                    let reported = tokio::select! {
+                        reported = self.link.not_ready(why, true) => reported?,
+                        why = prewarmer.lost() => {
+                            // The server may have heard the question.
+                            self.link.not_ready(&why, false).await?
+                        }
+                    };
+                    match reported {
+                        NotReady::Unregistered => {
+                            prewarmer.renew();
+                            return Err(Over::NotReady(why.to_owned()));
+                        }
+                        NotReady::Unsupported => prewarmer.renew(),
+                        // Its bot comes next. A command that is too old by then is replaced before.
+                        NotReady::Assigned | NotReady::Later => renews_at = Instant::now() + ASK_AGAIN,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports that no command is ready, while the next one starts. Returns the bot that the runner got in the same
+    /// moment; it waits until a command is ready. `None` if a command is ready again.
+    async fn without_command(&self, why: &str, prewarmer: &mut Prewarmer<'_>) -> Result<Option<Run>, Over> {
+        let machine = |gave_up: GaveUp| Over::Machine(gave_up.to_string());
+        loop {
+            // The report is not given up when a command is ready: the server may have heard it.
+            let reported = tokio::select! {
+                reported = self.link.not_ready(why, false) => reported?,
+                gave_up = prewarmer.keep_ready() => return Err(machine(gave_up)),
+            };
+            let wait = match reported {
+                NotReady::Unregistered => return Err(Over::NotReady(why.to_owned())),
+                NotReady::Assigned | NotReady::Later => Some(ASK_AGAIN),
+                // Bots come, and wait until a command is ready.
+                NotReady::Unsupported => None,
+            };
+            let over = async {
+                match wait {
+                    Some(wait) => tokio::time::sleep(wait).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                run = self.link.next() => return run.map(Some),
+                gave_up = prewarmer.keep_ready() => return Err(machine(gave_up)),
+                () = over => {}
+            }
+            // The claim of the runner is over without a bot.
+            if prewarmer.is_ready() {
+                return Ok(None);
+            }
+        }
+    }
+
     /// Runs the bot, if it belongs to this runner, and releases the runner.
-    async fn serve(&mut self, run: Run, mut prewarmer: Option<&mut Prewarmer<'_>>) -> Result<Acknowledged, Over> {
+    async fn serve(&mut self, run: Run, prewarmer: &mut Option<Prewarmer<'a>>) -> Result<Acknowledged, Over> {
         let folders = &self.runner.folders;
         let unclean = |error: super::folder::FolderError| Over::Machine(error.to_string());
         // The folder comes before the acknowledgement: a machine without disk space must leave the bot to another
@@ -103,13 +175,15 @@ impl<'a> Session<'a> {
             }
         }
         self.heartbeat.run.send_replace(Some(run.id.clone()));
-        let mut record = folders.record(&run.data).map_err(unclean)?;
-        let start = match prewarmer.as_deref_mut() {
+        let start = match prewarmer.as_mut() {
             None => BotStart::Spawn,
             Some(prewarmer) => {
                 BotStart::ahead(self.unless_over(async { Ok(prewarmer.take_for(&run.data).await) }).await.ok())
             }
         };
+        // The record has the bot's token. A command that waits for a meeting could read it, so it is written only when
+        // the bot has its command.
+        let mut record = folders.record(&run.data).map_err(unclean)?;
         if let BotStart::Ready(process) = &start {
             folder.clone_from(&process.folder);
         }
@@ -124,24 +198,35 @@ impl<'a> Session<'a> {
             folders.remove(folder).await.map_err(unclean)?;
         }
         // A free runner may get a bot at once, so its next command should be ready before.
-        if let Some(prewarmer) = prewarmer.as_deref_mut() {
-            let ready = async {
-                match tokio::time::timeout(READY_BEFORE_RELEASE, prewarmer.ready()).await {
-                    Ok(Err(gave_up)) => Err(Over::Machine(gave_up.to_string())),
-                    Ok(Ok(())) | Err(_) => Ok(()),
-                }
-            };
-            self.unless_over(ready).await?;
-        }
+        let is_ready = self.unless_over(self.ready_for_next(prewarmer)).await?;
         let release = async {
             tokio::select! {
-                released = self.link.release(&run.id) => released,
-                gave_up = keep_ready(prewarmer) => Err(Over::Machine(gave_up.to_string())),
+                released = self.link.release(&run.id, is_ready) => released,
+                gave_up = keep_ready(prewarmer.as_mut()) => Err(Over::Machine(gave_up.to_string())),
             }
         };
-        self.unless_over(release).await?;
+        let is_registered = self.unless_over(release).await?;
         self.heartbeat.run.send_replace(None);
-        Ok(Acknowledged::Yes)
+        match is_registered {
+            true => Ok(Acknowledged::Yes),
+            false => Err(Over::NotReady("the next command needs longer".to_owned())),
+        }
+    }
+
+    /// Waits for a while until the command for the next bot is ready, with the settings that the pool has now. Returns
+    /// whether it is.
+    async fn ready_for_next(&self, prewarmer: &mut Option<Prewarmer<'a>>) -> Result<bool, Over> {
+        if self.runner.options.bot.prewarm.is_none()
+            && let Ok(prewarm) = self.link.prewarm().await
+        {
+            self.runner.follow(prewarm, prewarmer).await;
+        }
+        let Some(prewarmer) = prewarmer else { return Ok(true) };
+        match tokio::time::timeout(READY_BEFORE_RELEASE, prewarmer.ready()).await {
+            Ok(Ok(())) => Ok(true),
+            Ok(Err(gave_up)) => Err(Over::Machine(gave_up.to_string())),
+            Err(_) => Ok(false),
+        }
     }
 
     /// Does the work, unless there is a reason to take no more bots.

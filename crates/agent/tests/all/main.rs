@@ -9,6 +9,7 @@ mod life;
 mod misuse;
 mod outage;
 mod prewarm;
+mod prewarm_runner;
 mod probe;
 mod refusals;
 mod request;

@@ -318,19 +318,3 @@ async fn a_runner_whose_command_never_gets_ready_is_never_registered() {
     );
     assert_eq!(server.times("register"), 0);
 }
-
-#[tokio::test]
-async fn a_command_of_a_runner_that_dies_or_gets_old_is_replaced_while_it_waits() {
-    let server = Server::start().await;
-    server.machine(|machine| machine.prewarm_ms = Some((10_000, 0)));
-    let folder = tempfile::tempdir().unwrap();
-    let agent = start(for_runner(&server, folder.path()), &["--prewarm", "--max-warm-age", "1s"], BOT);
-    agent.until_logged("command too old: replaced").await;
-    agent.until_logged_times("command ready", 2).await;
-    kill(pids(&agent).last().unwrap()).await;
-    agent.until_logged("while it waited for a meeting").await;
-    agent.until_logged_times("command ready", 3).await;
-    agent.signal("-TERM").await;
-    assert_eq!(agent.end().await.code, Some(0));
-    assert_eq!(folders(folder.path()), [""; 0]);
-}

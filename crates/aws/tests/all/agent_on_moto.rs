@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use aws::{RegisterError, Runner, RunnerPool, RunnerState, Settings};
+use aws::{RegisterError, Runner, RunnerPool, RunnerState, Settings, Unready};
 use domain::UsageClass;
 
 use crate::support::{World, agent, eventually, holder, large, runner, state, xlarge};
@@ -204,4 +204,79 @@ async fn an_agent_whose_answer_was_lost_can_register_again_until_its_first_heart
     assert!(!pool.acknowledge(&machine, &claimed.run_id.unwrap()).await.unwrap());
     pool.beat(&machine, None).await.unwrap();
     assert_eq!(pool.register_as(&machine, false, Some("one")).await, Err(RegisterError::Known));
+}
+
+#[tokio::test]
+async fn a_runner_without_a_ready_command_is_not_claimed_until_it_registers_again() {
+    let world = World::with_groups(vec![large()]).await;
+    let pool = world.pool().await;
+    let machine = world.machines("large", UsageClass::OnDemand, 1).await.remove(0);
+    let first = pool.register(&machine, false).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(pool.unready(&machine, None).await.unwrap(), Unready::Unregistered, "a repeat changes nothing");
+    }
+    // Its message is still in the queue.
+    assert_eq!(pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap(), None);
+    world.clock.advance(Duration::from_secs(60));
+    pool.beat(&machine, None).await.unwrap();
+    let stats = pool.run_keeper().await.unwrap();
+    assert_eq!((stats.announced, stats.reaped, stats.grown), (0, 0, 0));
+    // The machine counts as one that starts, so nothing grows for a waiting slot.
+    pool.ask_for_fresh(None, "pool-a-001").await.unwrap();
+    assert_eq!(world.desired("large", UsageClass::OnDemand).await, 1);
+    let again = pool.register(&machine, false).await.unwrap();
+    assert_eq!(again.idle_until, first.idle_until, "it does not stay longer");
+    // The report that was repeated comes too late for a claim.
+    let claimed = pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap().unwrap();
+    assert_eq!(pool.unready(&machine, None).await.unwrap(), Unready::Claimed);
+    assert!(pool.acknowledge(&machine, claimed.run_id.as_deref().unwrap()).await.unwrap());
+    assert_eq!(pool.unready(&machine, None).await.unwrap(), Unready::Claimed);
+}
+
+#[tokio::test]
+async fn a_runner_that_is_released_without_a_ready_command_frees_its_slot_and_is_not_claimed() {
+    let world = World::with_groups(vec![large()]).await;
+    let pool = world.pool().await;
+    let machine = world.machines("large", UsageClass::OnDemand, 1).await.remove(0);
+    pool.register(&machine, false).await.unwrap();
+    let running = run(&pool, "pool-a-001").await;
+    let run_id = running.run_id.unwrap();
+    assert!(pool.release_unready(&machine, &run_id).await.unwrap());
+    assert!(!pool.release_unready(&machine, &run_id).await.unwrap());
+    assert_eq!(state(&pool, &machine).await, RunnerState::Created);
+    assert_eq!(pool.claim_unchecked(None, &holder("pool-a-001")).await.unwrap(), None);
+    pool.register(&machine, false).await.unwrap();
+    assert_eq!(run(&pool, "pool-a-001").await.instance, machine, "the slot was free");
+    // A machine that does not come back is ended like one that never came.
+    let run_id = runner(&pool, &machine).await.run_id.unwrap();
+    assert!(pool.release_unready(&machine, &run_id).await.unwrap());
+    world.clock.advance(world.settings.pace.created + Duration::from_secs(1));
+    assert_eq!(pool.run_keeper().await.unwrap().reaped, 1);
+    assert_eq!(pool.unready(&machine, None).await.unwrap(), Unready::Ended);
+}
+
+#[tokio::test]
+async fn one_runner_of_a_group_at_a_time_renews_its_command() {
+    let world = World::with_groups(vec![large()]).await;
+    let pool = world.pool().await;
+    let machines = world.machines("large", UsageClass::OnDemand, 2).await;
+    let spot = world.machines("large", UsageClass::Spot, 1).await.remove(0);
+    for machine in machines.iter().chain([&spot]) {
+        pool.register(machine, false).await.unwrap();
+    }
+    let (within, other) = (Some(Duration::from_secs(60)), world.pool().await);
+    assert_eq!(pool.unready(&machines[0], within).await.unwrap(), Unready::Unregistered);
+    assert_eq!(other.unready(&machines[1], within).await.unwrap(), Unready::Later);
+    assert_eq!(state(&pool, &machines[1]).await, RunnerState::Idle);
+    assert_eq!(other.unready(&spot, within).await.unwrap(), Unready::Unregistered, "another group has its own turn");
+    // A command that died does not wait for its turn.
+    assert_eq!(other.unready(&machines[1], None).await.unwrap(), Unready::Unregistered);
+    pool.register(&machines[1], false).await.unwrap();
+    assert_eq!(other.unready(&machines[1], within).await.unwrap(), Unready::Later);
+    pool.register(&machines[0], false).await.unwrap();
+    assert_eq!(other.unready(&machines[1], within).await.unwrap(), Unready::Unregistered);
+    // A runner that does not come back does not keep the others from their turn.
+    assert_eq!(pool.unready(&machines[0], within).await.unwrap(), Unready::Later);
+    world.clock.advance(Duration::from_secs(61));
+    assert_eq!(pool.unready(&machines[0], within).await.unwrap(), Unready::Unregistered);
 }

@@ -37,7 +37,7 @@ pub struct ReservedBot {
 /// `meeting_url`, or by `platform` and `native_meeting_id`. Send an `Idempotency-Key` to repeat a request safely: the
 /// same request with the same key returns the same bot.
 #[utoipa::path(
-    post, path = "/bots", tag = "For users", request_body = NewBotBody,
+    post, path = "/bots", operation_id = "bots_create", tag = "For users", request_body = NewBotBody,
     params(("Idempotency-Key" = Option<String>, Header,
             description = "1 to 255 printable ASCII characters. The same key and request return the same bot")),
     responses(
@@ -70,7 +70,7 @@ pub async fn create(
 ///
 /// Does the same as `POST /bots`.
 #[utoipa::path(
-    post, path = "/bots/start", tag = "For users", request_body = NewBotBody,
+    post, path = "/bots/start", operation_id = "bots_start", tag = "For users", request_body = NewBotBody,
     params(("Idempotency-Key" = Option<String>, Header,
             description = "1 to 255 printable ASCII characters. The same key and request return the same bot")),
     responses((status = 201, description = "The new bot", body = ReservedBot),
@@ -116,7 +116,7 @@ pub async fn reserved_response(app: &App, reserved: Reserved, path: &str) -> Res
 /// Works in every status and returns the bot. If the server has started nothing for the bot yet, the bot ends at once.
 /// Otherwise it receives the command `leave`. When it has left, it is `completed` with the reason `stopped`.
 #[utoipa::path(
-    delete, path = "/bots/{id}", tag = "For users",
+    delete, path = "/bots/{id}", operation_id = "bots_delete", tag = "For users",
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 202, description = "The bot was asked to leave", body = OneBot),
               (status = 200, description = "The bot had already ended", body = OneBot),
@@ -147,7 +147,7 @@ pub struct StopBody {
 ///
 /// Does the same as `DELETE /bots/{id}`.
 #[utoipa::path(
-    post, path = "/bots/stop", tag = "For users", request_body = StopBody,
+    post, path = "/bots/stop", operation_id = "bots_stop", tag = "For users", request_body = StopBody,
     responses((status = 202, description = "The bot was asked to leave", body = OneBot),
               (status = 200, description = "The bot had already ended", body = OneBot)),
     security(("api_key" = []), ("x_api_key" = [])),
@@ -169,7 +169,7 @@ pub struct ConfigBody {
 /// `reconfigure`. If not, it gets the new configuration in its data. Returns 404 `not_found` if the user has no such
 /// bot.
 #[utoipa::path(
-    put, path = "/bots/{id}/config", tag = "For users", request_body = ConfigBody,
+    put, path = "/bots/{id}/config", operation_id = "bots_configure", tag = "For users", request_body = ConfigBody,
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 202, description = "The bot with its new configuration", body = OneBot),
               (status = 409, description = "`bot_ended`: the bot has ended",
@@ -201,7 +201,7 @@ pub struct BotConfigBody {
 ///
 /// Does the same as `PUT /bots/{id}/config`.
 #[utoipa::path(
-    put, path = "/bots/config", tag = "For users", request_body = BotConfigBody,
+    put, path = "/bots/config", operation_id = "bots_configure_by_body", tag = "For users", request_body = BotConfigBody,
     responses((status = 202, description = "The bot with its new configuration", body = OneBot)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]

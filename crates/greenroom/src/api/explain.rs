@@ -144,7 +144,7 @@ async fn last_log(app: &App, bot: &BotRow) -> Result<BotLog, StoreError> {
 /// duration beside the median of the pool, and what can be done. Works in every status. The texts contain no hosts,
 /// paths, addresses and tokens of the operator: a placeholder such as `[address]` stands for each.
 #[utoipa::path(
-    get, path = "/bots/{id}/explain", tag = "For users", operation_id = "bot_explain",
+    get, path = "/bots/{id}/explain", tag = "For users", operation_id = "bots_explain",
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "The explanation", body = ExplanationDto),
               (status = 404, description = "`not_found`: the user has no such bot",
@@ -165,7 +165,7 @@ pub async fn own_bot(
 /// Returns the same as `GET /bots/{id}/explain`, with everything that the provider said. Returns 404 `not_found` if
 /// there is no such bot.
 #[utoipa::path(
-    get, path = "/admin/bots/{id}/explain", tag = "For operators", operation_id = "admin_bot_explain",
+    get, path = "/admin/bots/{id}/explain", tag = "For operators", operation_id = "admin_bots_explain",
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "The explanation", body = ExplanationDto)),
     security(("admin_token" = [])),
@@ -180,7 +180,7 @@ pub async fn any_bot(State(app): State<App>, _: Operator, Id(id): Id<BotId>) -> 
 /// Returns why the slot is where it is, what the provider says about it, and its failures as steps. Also works for a
 /// slot that no longer exists, while its failures are stored. Returns 404 `not_found` if there is no such slot.
 #[utoipa::path(
-    get, path = "/admin/slots/{name}/explain", tag = "For operators", operation_id = "admin_slot_explain",
+    get, path = "/admin/slots/{name}/explain", tag = "For operators", operation_id = "admin_slots_explain",
     params(("name" = String, Path, description = "The name of the slot")),
     responses((status = 200, description = "The explanation", body = ExplanationDto)),
     security(("admin_token" = [])),

@@ -30,7 +30,7 @@ pub struct Health {
 ///
 /// Does not check the database or the providers: use `GET /readyz` for that.
 #[utoipa::path(
-    get, path = "/healthz", tag = "For everyone",
+    get, path = "/healthz", operation_id = "healthz", tag = "For everyone",
     responses((status = 200, description = "The process is alive", body = Health)),
 )]
 pub async fn healthz() -> Json<Health> {
@@ -64,7 +64,7 @@ pub struct Readiness {
 /// seconds, so that this call needs no database. The response names other services that do not answer; they are no
 /// reason to stop sending requests to this server.
 #[utoipa::path(
-    get, path = "/readyz", tag = "For everyone",
+    get, path = "/readyz", operation_id = "readyz", tag = "For everyone",
     responses((status = 200, description = "The server is ready; `missing` names the services that do not answer",
                body = Readiness),
               (status = 503,
@@ -103,7 +103,7 @@ fn readiness(bus: Option<Result<(), String>>, providers: BTreeMap<String, Result
 ///
 /// If the database does not answer, the gauge `greenroom_bots` is `NaN`.
 #[utoipa::path(
-    get, path = "/metrics", tag = "For everyone",
+    get, path = "/metrics", operation_id = "metrics", tag = "For everyone",
     responses((status = 200, description = "The metrics in the text format of Prometheus",
                body = String, content_type = "text/plain")),
 )]

@@ -160,7 +160,7 @@ pub fn document() -> OpenApi {
 }
 
 async fn openapi(json: Bytes) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], Extension(Unchanging("openapi.json")), json)
+    ([(CONTENT_TYPE, "application/json")], Extension(Unchanging("openapi.json".into())), json)
 }
 
 fn documented() -> OpenApiRouter<App> {
@@ -207,6 +207,7 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(runners::heartbeat))
         .routes(routes!(runners::acknowledge))
         .routes(routes!(runners::release))
+        .routes(routes!(runners::not_ready))
         .routes(routes!(runners::end))
         .routes(routes!(pools::pools))
         .routes(routes!(pools::pool, pools::change_pool))

@@ -134,7 +134,7 @@ pub fn is_last(read: usize, wanted: i64) -> bool {
 /// Returns one page of the user's bots, newest first. New bots do not shift the pages: no bot appears twice or is
 /// missing.
 #[utoipa::path(
-    get, path = "/bots", tag = "For users", params(Page),
+    get, path = "/bots", operation_id = "bots_list", tag = "For users", params(Page),
     responses((status = 200, description = "A page of bots, newest first", body = Bots)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
@@ -168,7 +168,7 @@ impl Paging {
 ///
 /// Returns one page of bots of the user, newest first.
 #[utoipa::path(
-    get, path = "/bots/active", tag = "For users", params(Paging),
+    get, path = "/bots/active", operation_id = "bots_active", tag = "For users", params(Paging),
     responses((status = 200, description = "A page of bots that have not ended, newest first", body = Bots)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
@@ -204,7 +204,7 @@ struct UsageHead {
 ///
 /// Returns the number of running bots, the limit, and the bots that have not ended.
 #[utoipa::path(
-    get, path = "/bots/status", tag = "For users",
+    get, path = "/bots/status", operation_id = "bots_usage", tag = "For users",
     responses((status = 200, description = "The current use", body = Usage)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
@@ -232,7 +232,7 @@ pub struct Meetings {
 ///
 /// Returns the same bots as `GET /bots`, in the format of older clients.
 #[utoipa::path(
-    get, path = "/meetings", tag = "For users", params(Page),
+    get, path = "/meetings", operation_id = "meetings_list", tag = "For users", params(Page),
     responses((status = 200, description = "A page of meetings, newest first", body = Meetings)),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
@@ -299,7 +299,7 @@ pub struct BotWait {
 /// `wait_ms` has passed, or until the server stops. Check `status` in the response to see which happened. Returns 503
 /// `overloaded` if too many calls of the user wait.
 #[utoipa::path(
-    get, path = "/bots/{id}", tag = "For users",
+    get, path = "/bots/{id}", operation_id = "bots_show", tag = "For users",
     params(BotWait, ("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "The bot with its sessions", body = OneBot),
               (status = 404, description = "`not_found`: the user has no such bot",
@@ -344,7 +344,7 @@ pub struct Events {
 ///
 /// Returns one page of the events of the bot, oldest first. Returns 404 `not_found` if the user has no such bot.
 #[utoipa::path(
-    get, path = "/bots/{id}/events", tag = "For users",
+    get, path = "/bots/{id}/events", operation_id = "bots_events", tag = "For users",
     params(Paging, ("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "A page of events, oldest first", body = Events)),
     security(("api_key" = []), ("x_api_key" = [])),
@@ -414,7 +414,7 @@ impl std::str::FromStr for SegmentCursor {
 ///
 /// Returns one page of segments, ordered by their start time. Returns 404 `not_found` if the user has no such bot.
 #[utoipa::path(
-    get, path = "/bots/{id}/transcript", tag = "For users",
+    get, path = "/bots/{id}/transcript", operation_id = "bots_transcript", tag = "For users",
     params(Paging, ("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "A page of segments, ordered by their start time", body = Transcript)),
     security(("api_key" = []), ("x_api_key" = [])),

@@ -9,7 +9,7 @@ use utoipa::ToSchema;
 use super::App;
 use super::extract::{Json, Runner};
 use super::problem::{Problem, ProblemDto};
-use crate::runners::{HeartbeatReply, Newcomer, Registration};
+use crate::runners::{HeartbeatReply, Newcomer, NotReadyReply, Registration};
 
 const LONGEST_ID: usize = 64;
 const LONGEST_REASON: usize = 200;
@@ -124,7 +124,8 @@ pub struct BeatBody {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct BeatAnswer {
-    /// The state of the runner: `idle`, `claimed` or `running`; `unknown` if the server no longer knows the runner.
+    /// The state of the runner: `idle`, `claimed` or `running`; `created` if it must register again; `unknown` if the
+    /// server no longer knows the runner.
     #[schema(example = "idle")]
     pub state: &'static str,
     /// Whether the runner must end its run and release it.
@@ -197,21 +198,73 @@ pub async fn acknowledge(
     Ok(axum::Json(Noted {}))
 }
 
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct ReleaseBody {
+    /// The id of the run, from the bot's data.
+    pub run_id: String,
+    /// `false` if the next command is not ready yet. The runner then gets no bot until it registers again.
+    pub ready: Option<bool>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct Released {
+    /// Whether the runner can get a bot. If not, it must register again.
+    pub registered: bool,
+}
+
 /// Release a run
 ///
 /// A runner calls this after it has removed everything of the bot from the machine. It can then wait for the next bot.
 #[utoipa::path(
-    post, path = "/agent/runner/release", tag = "For bots", request_body = RunBody,
-    responses((status = 200, description = "The runner is free", body = Noted), RunRefusals),
+    post, path = "/agent/runner/release", tag = "For bots", request_body = ReleaseBody,
+    responses((status = 200, description = "The runner is free", body = Released), RunRefusals),
     security(("runner_token" = [])),
 )]
 pub async fn release(
     State(app): State<App>,
     Runner(claim): Runner,
-    Json(body): Json<RunBody>,
-) -> Result<axum::Json<Noted>, Problem> {
-    app.runners.release(&claim, &body.run_id).await?;
-    Ok(axum::Json(Noted {}))
+    Json(body): Json<ReleaseBody>,
+) -> Result<axum::Json<Released>, Problem> {
+    let registered = body.ready.unwrap_or(true);
+    app.runners.release(&claim, &body.run_id, registered).await?;
+    Ok(axum::Json(Released { registered }))
+}
+
+#[derive(Debug, Deserialize, ToSchema)]
+pub struct RunnerNotReadyBody {
+    /// Why no command is ready. The server writes at most 200 characters of it to its log.
+    pub message: Option<String>,
+    /// Whether the command is ready and only too old. One runner of a group at a time may replace such a command.
+    #[serde(default)]
+    pub renewal: bool,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct RunnerNotReadyAnswer {
+    /// Whether the runner can still get a bot. If not, it must register again when its command is ready.
+    pub registered: bool,
+    /// Whether the runner already has a bot. The agent gets it at `GET /agent/assignment`.
+    pub assigned: bool,
+}
+
+/// Report that no command of a runner is ready
+///
+/// The agent of a prewarmed runner calls this when the command that it started ahead has ended, or before it replaces
+/// a command that is too old. The runner gets no bot until it registers again.
+#[utoipa::path(
+    post, path = "/agent/runner/not_ready", tag = "For bots", operation_id = "runner_not_ready",
+    request_body = RunnerNotReadyBody,
+    responses((status = 200, description = "The state of the runner", body = RunnerNotReadyAnswer), Ended),
+    security(("runner_token" = [])),
+)]
+pub async fn not_ready(
+    State(app): State<App>,
+    Runner(claim): Runner,
+    Json(body): Json<RunnerNotReadyBody>,
+) -> Result<axum::Json<RunnerNotReadyAnswer>, Problem> {
+    let message: String = body.message.unwrap_or_default().chars().take(LONGEST_REASON).collect();
+    let NotReadyReply { registered, assigned } = app.runners.not_ready(&claim, body.renewal, &message).await?;
+    Ok(axum::Json(RunnerNotReadyAnswer { registered, assigned }))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

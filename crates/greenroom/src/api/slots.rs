@@ -262,7 +262,7 @@ fn bots_to_search(pools: &[PoolRow]) -> i64 {
 ///
 /// Returns one page of slots.
 #[utoipa::path(
-    get, path = "/admin/slots", tag = "For operators", params(SlotFilter),
+    get, path = "/admin/slots", operation_id = "admin_slots_list", tag = "For operators", params(SlotFilter),
     responses((status = 200, description = "A page of slots, ordered by pool and number", body = Slots)),
     security(("admin_token" = [])),
 )]
@@ -309,7 +309,7 @@ async fn slot_dto(app: &App, slot: SlotRow) -> Result<SlotDto, Problem> {
 ///
 /// Returns the slot, its failures and the last bots that ran in it, or 404 `not_found` if there is no such slot.
 #[utoipa::path(
-    get, path = "/admin/slots/{name}", tag = "For operators",
+    get, path = "/admin/slots/{name}", operation_id = "admin_slots_show", tag = "For operators",
     params(("name" = String, Path, description = "The name of the slot")),
     responses((status = 200, description = "The slot, its failures and its bots", body = SlotAndHistory)),
     security(("admin_token" = [])),
@@ -350,7 +350,7 @@ async fn drained(app: App, name: String, entry: NewAuditEntry) -> Result<(Status
 /// The slot takes no more bots. When it has no bot, the server deletes it at the provider and then in the database.
 /// Returns the slot, or 404 `not_found` if there is no such slot.
 #[utoipa::path(
-    delete, path = "/admin/slots/{name}", tag = "For operators",
+    delete, path = "/admin/slots/{name}", operation_id = "admin_slots_delete", tag = "For operators",
     params(("name" = String, Path, description = "The name of the slot")),
     responses((status = 202, description = "The server deletes the slot when its bot has ended", body = OneSlot)),
     security(("admin_token" = [])),
@@ -367,7 +367,7 @@ pub async fn delete_slot(
 ///
 /// Does the same as `DELETE /admin/slots/{name}`.
 #[utoipa::path(
-    post, path = "/admin/slots/{name}/drain", tag = "For operators",
+    post, path = "/admin/slots/{name}/drain", operation_id = "admin_slots_drain", tag = "For operators",
     params(("name" = String, Path, description = "The name of the slot")),
     responses((status = 202, description = "The server deletes the slot when its bot has ended", body = OneSlot)),
     security(("admin_token" = [])),
@@ -385,7 +385,7 @@ pub async fn drain_slot(
 /// Stops everything that still runs in the slot, prepares the slot again, and returns it. Works only for slots in
 /// `error`. Returns 404 `not_found` if there is no such slot.
 #[utoipa::path(
-    post, path = "/admin/slots/{name}/recover", tag = "For operators",
+    post, path = "/admin/slots/{name}/recover", operation_id = "admin_slots_recover", tag = "For operators",
     params(("name" = String, Path, description = "The name of the slot")),
     responses((status = 200, description = "The slot after the attempt", body = OneSlot),
               (status = 409,

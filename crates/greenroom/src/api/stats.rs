@@ -138,7 +138,7 @@ pub struct StatsFaults {
 /// Returns requests, starts, waits, slots and ends for each step. The server keeps the figures of minutes for 48 hours,
 /// and those of hours for `retention.stats`.
 #[utoipa::path(
-    get, path = "/admin/stats", tag = "For operators", operation_id = "stats", params(StatsFilter),
+    get, path = "/admin/stats", tag = "For operators", operation_id = "admin_stats", params(StatsFilter),
     responses((status = 200, description = "One point for each step, oldest first", body = Stats),
               (status = 422, description = "`invalid`: a parameter is wrong, or there would be more than 1500 points",
                body = ProblemDto, content_type = "application/problem+json")),

@@ -255,6 +255,7 @@ async fn a_runner_of_a_pool_that_no_longer_has_runners_is_refused() {
         ("POST", "/agent/runner/heartbeat", &runner, r#"{"run_id": null}"#),
         ("POST", "/agent/runner/acknowledge", &runner, r#"{"run_id": "a"}"#),
         ("POST", "/agent/runner/release", &runner, r#"{"run_id": "a"}"#),
+        ("POST", "/agent/runner/not_ready", &runner, "{}"),
         ("POST", "/agent/runner/end", &runner, "{}"),
         ("GET", "/agent/assignment", &runner, ""),
     ];

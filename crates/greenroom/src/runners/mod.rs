@@ -1,14 +1,14 @@
 //! Runners are machines on which an agent waits for bots of any pool. A runner registers with the token of its pool,
 //! and then uses its own token. A table at AWS, which only the server reads, holds each runner's state and slot.
 //!
-//! - this file: registration, heartbeats, taking a bot, release and end of a runner
+//! - this file: registration, heartbeats, taking a bot, release and end of a runner, runners without a ready command
 //! - [`wait`]: waiting for a bot
 
 mod wait;
 
 use std::time::Duration;
 
-use aws::{AwsError, RegisterError, RunnerPool, RunnerState};
+use aws::{AwsError, RegisterError, RunnerPool, RunnerState, Unready};
 use domain::UsageClass;
 
 use crate::deployment::Deployment;
@@ -18,6 +18,10 @@ use crate::store::StoreError;
 
 /// How long a runner without a bot keeps running when it cannot reach the server.
 const ORPHANED_AFTER: Duration = Duration::from_mins(30);
+
+/// The time that the new command of a runner may take beyond its `ready_timeout`, until another runner of the group may
+/// renew its own.
+const RENEWAL_MARGIN: Duration = Duration::from_secs(30);
 
 /// Registers the runners of all pools, and gives them their bots.
 #[derive(Clone, Debug)]
@@ -56,6 +60,15 @@ pub struct HeartbeatReply {
     pub stop: bool,
     /// The machine has to end.
     pub end: bool,
+}
+
+/// Whether a runner without a ready command is still registered, and has a bot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotReadyReply {
+    /// If not, the runner gets no bot until its agent registers it again.
+    pub registered: bool,
+    /// The runner was claimed for a bot before.
+    pub assigned: bool,
 }
 
 /// Why the server refuses a runner's call.
@@ -173,14 +186,52 @@ impl RunnerRegistry {
         Ok(())
     }
 
-    /// Nothing of this run's bot is left on the machine: the runner is free.
-    pub async fn release(&self, claim: &RunnerClaim, run_id: &str) -> Result<(), RunnerError> {
+    /// Nothing of this run's bot is left on the machine: the runner is free. If its next command is not ready, it gets
+    /// no bot until its agent registers it again.
+    pub async fn release(&self, claim: &RunnerClaim, run_id: &str, is_ready: bool) -> Result<(), RunnerError> {
         let pool = self.of(&claim.pool)?;
-        if !pool.release(&claim.instance, run_id).await? {
+        let is_released = match is_ready {
+            true => pool.release(&claim.instance, run_id).await?,
+            false => pool.release_unready(&claim.instance, run_id).await?,
+        };
+        if !is_released {
             return Err(refusal(pool, claim).await?);
         }
-        self.note_free_runner(claim);
+        if is_ready {
+            self.note_free_runner(claim);
+        }
         Ok(())
+    }
+
+    /// The runner has no command that is ready, or wants to renew one that is too old. It gets no bot until its agent
+    /// registers it again. One runner of a group at a time may renew its command.
+    pub async fn not_ready(
+        &self,
+        claim: &RunnerClaim,
+        is_renewal: bool,
+        message: &str,
+    ) -> Result<NotReadyReply, RunnerError> {
+        let runners = self.of(&claim.pool)?;
+        let renewal = match is_renewal {
+            true => Some(self.ready_timeout(&claim.pool).await? + RENEWAL_MARGIN),
+            false => None,
+        };
+        let reply = |registered, assigned| Ok(NotReadyReply { registered, assigned });
+        match runners.unready(&claim.instance, renewal).await? {
+            Unready::Unregistered => {
+                tracing::info!(pool = claim.pool, runner = claim.instance, reason = message, "runner not ready");
+                reply(false, false)
+            }
+            Unready::Claimed => reply(true, true),
+            Unready::Later => reply(true, false),
+            Unready::Ended => Err(RunnerError::Ended),
+        }
+    }
+
+    async fn ready_timeout(&self, pool: &str) -> Result<Duration, RunnerError> {
+        let pool = self.deployment.pool(pool).await?;
+        let ms = pool.and_then(|pool| pool.ready_timeout_ms).unwrap_or_default();
+        Ok(Duration::from_millis(ms.unsigned_abs()))
     }
 
     /// Terminates the machine of a runner.

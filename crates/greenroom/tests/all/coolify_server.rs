@@ -11,8 +11,8 @@ use tokio::process::{Child, Command};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use crate::support::{
-    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFake, CoolifyOperation as Operation, CoolifySettings, ServerFixture,
-    until,
+    Backend, COOLIFY_TOKEN, CoolifyEvent, CoolifyFake, CoolifyOperation as Operation, CoolifySettings, PREWARMED_POOL,
+    PrewarmedBot, ServerFixture, until,
 };
 
 /// Stays in its meeting until it gets the command to leave.
@@ -33,13 +33,17 @@ pub fn config(fake: &CoolifyFake, standby: &str) -> String {
 }
 
 /// Runs an agent in each container, as its image would.
-pub async fn run_containers(mut events: UnboundedReceiver<CoolifyEvent>) {
+pub async fn run_containers(events: UnboundedReceiver<CoolifyEvent>) {
+    run_containers_of(BOT.to_owned(), events).await;
+}
+
+async fn run_containers_of(bot: String, mut events: UnboundedReceiver<CoolifyEvent>) {
     let mut containers: BTreeMap<(String, String), Child> = BTreeMap::new();
     while let Some(event) = events.recv().await {
         match event {
             CoolifyEvent::Started { uuid, container, envs, .. } => {
                 let mut command = Command::new(env!("CARGO_BIN_EXE_greenroom"));
-                command.args(["agent", "--", "sh", "-c", BOT]).env_clear().env("PATH", "/usr/bin:/bin").envs(envs);
+                command.args(["agent", "--", "sh", "-c", &bot]).env_clear().env("PATH", "/usr/bin:/bin").envs(envs);
                 let child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().unwrap();
                 containers.insert((uuid, container), child);
             }
@@ -93,6 +97,23 @@ async fn a_bot_lives_in_an_application_and_leaves_it_to_the_next(#[case] standby
     }
     assert_eq!((fake.violations(), fake.prunes(), fake.throttled()), (vec![], 0, 0));
     assert_eq!(fake.env_changes_after_deployment(), 0);
+    containers.abort();
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_prewarmed_application_of_coolify_is_idle_only_while_its_command_is_ready(#[case] backend: Backend) {
+    let (fake, folder) = (CoolifyFake::start(CoolifySettings::default()).await, tempfile::tempdir().unwrap());
+    // Each container has files of its own, and here they have none.
+    let prewarmed = PrewarmedBot::new(folder.path().to_str().unwrap(), "/proc/self/environ", "/dev/null");
+    let containers = tokio::spawn(run_containers_of(prewarmed.script.clone(), fake.events()));
+    let settings = format!("standby = \"running\"\n{PREWARMED_POOL}");
+    let config = config(&fake, &settings).replacen("max_slots = 2\n", "", 1);
+    let fixture = ServerFixture::open(backend, &config).await;
+    prewarmed.lives_in_its_slot(&fixture.admin, &fixture.user).await;
+    assert_eq!((fake.violations(), fake.env_changes_after_deployment()), (vec![], 0));
     containers.abort();
 }
 

@@ -6,6 +6,7 @@ mod commands;
 mod killed;
 mod life;
 mod load;
+mod prewarm;
 mod restarted;
 mod teardown;
 mod trouble;

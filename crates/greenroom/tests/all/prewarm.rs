@@ -224,3 +224,25 @@ async fn a_slot_that_is_prewarmed_by_a_new_configuration_is_started_again() {
     let _server = Process::start_configured(&database, &process_pool("meet", &settings, BOT)).await;
     until("the command is started ahead", async || log().await.contains("prewarm [1] data []")).await;
 }
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_bot_that_an_agent_takes_to_its_grave_fails_in_time_and_its_slot_comes_back(#[case] backend: Backend) {
+    let settings = "standby = \"running\"\nprewarm = true\nready_timeout = \"15s\"\nmax_slots = 1\nmin_idle = 1";
+    let keepers = "sweeper = { interval = \"1s\", no_start = \"20s\" }\nrecovery = { interval = \"1s\" }";
+    let config = format!("{keepers}\n{}", process_pool("meet", settings, BOT));
+    let fixture = ServerFixture::open(backend, &config).await;
+    fixture.until_slots(1, 0).await;
+    let (agent, waiting) = (fixture.agent(SLOT).await, command(&fixture, SLOT).await);
+    // Like an agent whose machine has lost its power, it does not close its connection, which gets the bot.
+    agent.freeze();
+    let bot = fixture.user.ask(json!({"meeting_url": meet_link(0)})).await;
+    assert_eq!(bot["slot"], SLOT, "nobody knows yet that the agent is silent");
+    let failed = fixture.user.until(bot["id"].as_str().unwrap(), "failed").await;
+    assert_eq!(failed["reason"], "no_start");
+    assert_eq!(fixture.active(1).await["slot"], SLOT);
+    assert_ne!(fixture.agent(SLOT).await, agent);
+    assert_ne!(command(&fixture, SLOT).await, waiting);
+}

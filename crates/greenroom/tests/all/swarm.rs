@@ -2,7 +2,7 @@
 
 use rstest::rstest;
 
-use crate::support::{DockerFixture, OBEDIENT, Recipe, Swarm, found, meet_link, until};
+use crate::support::{DockerFixture, OBEDIENT, PREWARMED_POOL, PrewarmedBot, Recipe, Swarm, found, meet_link, until};
 
 /// A server with one pool on a swarm. `settings` are lines of the pool's configuration, `section` those of its own.
 async fn fixture(swarm: &Swarm, image: &str, settings: &str, section: &str) -> DockerFixture {
@@ -114,4 +114,16 @@ async fn a_service_of_a_swarm_is_described_and_has_the_limits_of_its_pool() {
     assert_eq!((kept.nano_cpus, kept.memory_bytes), expected);
     // The change of its description did not restart it.
     assert_eq!(swarm.tasks(&fixture.slot(1)).await.len(), 1);
+}
+
+#[tokio::test]
+async fn a_prewarmed_slot_on_a_swarm_is_idle_only_while_its_command_is_ready_and_gives_each_bot_a_new_process() {
+    let swarm = Swarm::single().await;
+    // The agent is the first process of the container.
+    let peeks = "/proc/self/environ /proc/1/environ /proc/1/mem";
+    let prewarmed = PrewarmedBot::new("/tmp", peeks, "/tmp/trace");
+    let image = swarm.image(&Recipe::bot(&prewarmed.script)).await;
+    let settings = format!("standby = \"running\"\n{PREWARMED_POOL}");
+    let fixture = fixture(&swarm, &image, &settings, "").await;
+    prewarmed.lives_in_its_slot(&fixture.server.admin(), &fixture.user).await;
 }

@@ -25,6 +25,10 @@ pub struct Machine {
     pub orphaned_after_ms: u64,
     /// How its pool starts commands ahead: the time to become ready, and the time to wait.
     pub prewarm_ms: Option<(u64, u64)>,
+    /// Whether the runner can get bots.
+    pub is_registered: bool,
+    /// Whether another runner renews its command.
+    pub others_renew: bool,
 }
 
 impl Default for Machine {
@@ -39,6 +43,8 @@ impl Default for Machine {
             notice: false,
             orphaned_after_ms: 3_600_000,
             prewarm_ms: None,
+            is_registered: false,
+            others_renew: false,
         }
     }
 }
@@ -98,6 +104,7 @@ pub fn name(method: &str, path: &str) -> Option<&'static str> {
         "/agent/runner/heartbeat" => "beat",
         "/agent/runner/acknowledge" => "acknowledge",
         "/agent/runner/release" => "release",
+        "/agent/runner/not_ready" => "runner_not_ready",
         "/agent/runner/end" => "end",
         "/latest/api/token" => "metadata-token",
         "/latest/meta-data/instance-id" => "instance-id",
@@ -129,7 +136,9 @@ pub fn answer(request: &Request, name: &str, body: &Value, state: &mut State) ->
     }
     let (token, fields): (&str, &[&str]) = match name {
         "register" => (POOL_TOKEN, &["agent", "instance_id"]),
+        "release" if body["ready"] == false => (OWN_TOKEN, &["ready", "run_id"]),
         "beat" | "acknowledge" | "release" => (OWN_TOKEN, &["run_id"]),
+        "runner_not_ready" => (OWN_TOKEN, &["message", "renewal"]),
         _ => (OWN_TOKEN, &["reason"]),
     };
     if request.method != "POST" || body.as_object().unwrap().keys().collect::<Vec<_>>() != fields {
@@ -143,14 +152,23 @@ pub fn answer(request: &Request, name: &str, body: &Value, state: &mut State) ->
     let run = machine.run.as_ref().map(|(id, _)| json!(id));
     let is_its_run = run.is_some_and(|run| run == body["run_id"]);
     let success = match name {
-        "register" => json!({
-            "runner": body["instance_id"], "token": OWN_TOKEN, "pool": "machines", "resource_class": "large",
-            "usage_class": if machine.is_spot { "spot" } else { "on-demand" },
-            "heartbeat_interval_ms": 50, "orphaned_after_ms": machine.orphaned_after_ms,
-        }),
+        "register" => {
+            machine.is_registered = true;
+            json!({
+                "runner": body["instance_id"], "token": OWN_TOKEN, "pool": "machines", "resource_class": "large",
+                "usage_class": if machine.is_spot { "spot" } else { "on-demand" },
+                "heartbeat_interval_ms": 50, "orphaned_after_ms": machine.orphaned_after_ms,
+            })
+        }
         "beat" => {
             let stop = !body["run_id"].is_null() && (machine.stop || !is_its_run);
-            json!({"state": "idle", "stop": stop, "end": machine.end})
+            let state = if machine.is_registered { "idle" } else { "created" };
+            json!({"state": state, "stop": stop, "end": machine.end})
+        }
+        "runner_not_ready" => {
+            let (assigned, refused) = (machine.run.is_some(), machine.others_renew && body["renewal"] == true);
+            machine.is_registered = machine.is_registered && (assigned || refused);
+            json!({"registered": machine.is_registered, "assigned": assigned})
         }
         "end" => json!({}),
         "acknowledge" if std::mem::take(&mut machine.gives_away) => {
@@ -161,7 +179,8 @@ pub fn answer(request: &Request, name: &str, body: &Value, state: &mut State) ->
         "release" => {
             machine.run = None;
             machine.stop = false;
-            json!({})
+            machine.is_registered = body["ready"] != false;
+            json!({"registered": machine.is_registered})
         }
         _ => json!({}),
     };

@@ -4,7 +4,7 @@ use reqwest::StatusCode;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use super::Thief;
+use super::{Thief, standby_settings};
 use crate::coolify_server;
 use crate::support::{
     Backend, CoolifyFake, CoolifySettings, DockerFixture, Engine, Recipe, ServerFixture, Swarm, found, meet_link, until,
@@ -54,14 +54,16 @@ fn token(environment: Option<Vec<String>>) -> String {
 #[rstest]
 #[case::hot("running", 1)]
 #[case::hot_with_the_same_agent("running", 0)]
+#[case::prewarmed("prewarmed", 1)]
+#[case::prewarmed_with_the_same_agent("prewarmed", 0)]
 #[case::stopped("stopped", 1)]
 #[tokio::test]
 async fn a_bot_in_a_docker_container_gets_nothing(#[case] standby: &str, #[case] recycle_after: u32) {
     let engine = Engine::shared().await;
     // With such a setting of the pool, files of a bot stay in the container while its agent continues.
     let tries = if recycle_after == 0 { TRIES.replace("got \"what another left", ": \"") } else { TRIES.to_owned() };
-    let image = engine.image(&Recipe::bot(&tries)).await;
-    let settings = format!("standby = \"{standby}\"\nmax_slots = 1\nrecycle_after = {recycle_after}");
+    let image = engine.image(&Recipe::bot(&super::tries(&tries, standby))).await;
+    let settings = format!("{}\nmax_slots = 1\nrecycle_after = {recycle_after}", standby_settings(standby));
     let fixture = DockerFixture::start(&engine, "docker", &image, &settings, "").await;
     let log = async || {
         let log = engine.docker.logs(
@@ -84,12 +86,13 @@ async fn a_bot_in_a_docker_container_gets_nothing(#[case] standby: &str, #[case]
 
 #[rstest]
 #[case::hot("running")]
+#[case::prewarmed("prewarmed")]
 #[case::stopped("stopped")]
 #[tokio::test]
 async fn a_bot_on_a_swarm_gets_nothing_and_leaves_no_data_in_its_service(#[case] standby: &str) {
     let swarm = Swarm::single().await;
-    let image = swarm.image(&Recipe::bot(TRIES)).await;
-    let settings = format!("standby = \"{standby}\"\nmax_slots = 1");
+    let image = swarm.image(&Recipe::bot(&super::tries(TRIES, standby))).await;
+    let settings = format!("{}\nmax_slots = 1", standby_settings(standby));
     let fixture = DockerFixture::start(swarm.manager(), "swarm", &image, &settings, "").await;
     let docker = &swarm.manager().docker;
     let slot = fixture.slot(1);

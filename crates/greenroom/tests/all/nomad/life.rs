@@ -13,16 +13,16 @@ use tokio::sync::oneshot;
 
 use super::{SLOT, expect_no_violations, statuses};
 use crate::support::{
-    Backend, NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, ServerFixture, meet_link,
-    until,
+    Backend, NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, PREWARMED_POOL, PrewarmedBot,
+    ServerFixture, meet_link, until,
 };
 
 /// Joins, and stays until it gets the command to leave.
 const BOT: &str = "echo '{\"event\": \"joined\"}'; read leave";
 
 /// Acts as the nodes: runs an agent in its own process for each allocation.
-fn run_agents(nomad: &Arc<NomadFake>) {
-    let (nomad, mut events) = (nomad.clone(), nomad.events());
+fn run_agents(nomad: &Arc<NomadFake>, bot: &str) {
+    let (nomad, mut events, bot) = (nomad.clone(), nomad.events(), bot.to_owned());
     tokio::spawn(async move {
         let mut running: BTreeMap<String, oneshot::Sender<()>> = BTreeMap::new();
         while let Some(event) = events.recv().await {
@@ -30,7 +30,7 @@ fn run_agents(nomad: &Arc<NomadFake>) {
                 NomadEvent::Started { allocation, environment, .. } => {
                     let (end, ended) = oneshot::channel();
                     running.insert(allocation.clone(), end);
-                    tokio::spawn(run_agent(nomad.clone(), allocation, environment, ended));
+                    tokio::spawn(run_agent(nomad.clone(), allocation, environment, bot.clone(), ended));
                 }
                 NomadEvent::Stopped { allocation, .. } => drop(running.remove(&allocation)),
             }
@@ -43,10 +43,11 @@ async fn run_agent(
     nomad: Arc<NomadFake>,
     allocation: String,
     environment: BTreeMap<String, String>,
+    bot: String,
     ended: oneshot::Receiver<()>,
 ) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_greenroom"))
-        .args(["agent", "--", "sh", "-c", BOT])
+        .args(["agent", "--", "sh", "-c", &bot])
         .env_clear()
         .env("PATH", "/usr/local/bin:/usr/bin:/bin")
         .envs(environment)
@@ -78,7 +79,7 @@ fn nomad_pool(nomad: &NomadFake, settings: &str) -> String {
 }
 
 async fn fixture(nomad: &Arc<NomadFake>, backend: Backend, settings: &str) -> ServerFixture {
-    run_agents(nomad);
+    run_agents(nomad, BOT);
     ServerFixture::open(backend, &nomad_pool(nomad, settings)).await
 }
 
@@ -123,6 +124,21 @@ async fn a_hot_pool_keeps_agents_waiting_and_a_new_one_after_each_bot(#[case] ba
     expect_no_violations(&nomad);
 }
 
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_prewarmed_slot_of_nomad_is_idle_only_while_its_command_is_ready(#[case] backend: Backend) {
+    let (nomad, folder) = (Arc::new(NomadFake::start().await), tempfile::tempdir().unwrap());
+    // Each allocation has files of its own, and here they have none.
+    let prewarmed = PrewarmedBot::new(folder.path().to_str().unwrap(), "/proc/self/environ", "/dev/null");
+    run_agents(&nomad, &prewarmed.script);
+    let settings = format!("standby = \"running\"\n{PREWARMED_POOL}");
+    let fixture = ServerFixture::open(backend, &nomad_pool(&nomad, &settings)).await;
+    prewarmed.lives_in_its_slot(&fixture.admin, &fixture.user).await;
+    expect_no_violations(&nomad);
+}
+
 #[tokio::test]
 async fn a_bot_survives_lost_answers_and_errors_of_nomad() {
     let nomad = Arc::new(NomadFake::start().await);
@@ -162,7 +178,7 @@ async fn a_bot_without_capacity_on_any_node_fails_with_nomads_reason() {
 async fn hot_on_two_nodes() -> (Arc<NomadFake>, ServerFixture) {
     let nodes = vec![NomadNode::new("one"), NomadNode { memory: 30_000, ..NomadNode::new("two") }];
     let nomad = Arc::new(NomadFake::start_with(NomadOptions { nodes, ..NomadOptions::default() }).await);
-    run_agents(&nomad);
+    run_agents(&nomad, BOT);
     let pool = nomad_pool(&nomad, "standby = \"running\"\nmax_slots = 1\nmin_idle = 1");
     let config = format!("[sync]\ninterval = \"1h\"\ngrace = \"1ms\"\n{pool}");
     let fixture = ServerFixture::open(Backend::Sqlite, &config).await;

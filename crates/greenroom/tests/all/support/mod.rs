@@ -12,6 +12,7 @@ mod ec2;
 mod fake;
 mod nomad;
 pub mod placement_writes;
+mod prewarm;
 mod process;
 mod raw;
 mod redis_subscriber;
@@ -38,6 +39,7 @@ pub use docker::{
 pub use ec2::{Cloud, Machine, greenroom};
 pub use fake::{Call, Fake, Fault, Kind};
 pub use nomad::{NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, NomadTiming, NomadTls};
+pub use prewarm::{PREWARMED_POOL, PrewarmedBot};
 pub use process::{ADMIN_TOKEN, Process};
 pub use raw::Raw;
 pub use redis_subscriber::Subscriber;

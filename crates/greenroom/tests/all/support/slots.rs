@@ -60,6 +60,11 @@ impl Running {
     pub fn kill(&self) {
         let _ = kill(Pid::from_raw(self.pid), Signal::SIGKILL);
     }
+
+    /// Stops the process in place. Its connections stay open, and it does not answer.
+    pub fn freeze(&self) {
+        kill(Pid::from_raw(self.pid), Signal::SIGSTOP).unwrap();
+    }
 }
 
 impl Database {
