@@ -48,6 +48,9 @@ pub async fn serve(http: &Client, options: &Options, mut waiting: AssignmentPoll
                 break if matches!(error, NoMoreBots::GaveUp(_)) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
             }
         };
+        if prewarmer.as_ref().is_some_and(|prewarmer| !prewarmer.is_ready()) {
+            log!("bot {}: waits until a command is ready", data.bot_id);
+        }
         let taken = match &mut prewarmer {
             None => None,
             Some(prewarmer) => Some(tokio::select! {

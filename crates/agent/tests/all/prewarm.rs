@@ -225,11 +225,7 @@ async fn a_bot_that_comes_while_no_command_is_ready_is_reported_as_interrupted_w
     kill(&pids(&agent)[0]).await;
     server.until_called("not_ready").await;
     server.tell_always("assignment", None);
-    server
-        .until("the bot is taken", |state| {
-            state.calls.iter().any(|call| call.name == "assignment" && call.status == 200)
-        })
-        .await;
+    agent.until_logged("waits until a command is ready").await;
     agent.signal("-TERM").await;
     assert_eq!(agent.end().await.code, Some(0));
     assert_eq!(server.exited(), json!([143, "interrupted"]));

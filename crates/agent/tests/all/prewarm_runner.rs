@@ -155,8 +155,9 @@ async fn a_command_of_a_runner_that_gets_old_is_replaced_when_no_other_runner_re
     let first = pids(&agent);
     assert_eq!((first.len(), runner.server.times("register")), (1, 1), "it still takes bots");
     runner.server.machine(|machine| machine.others_renew = false);
-    runner.server.until_called_times("register", 2).await;
+    agent.until_logged_times("command ready", 2).await;
     assert!(!lives(&first[0]));
+    runner.server.until_called_times("register", 2).await;
     agent.signal("-TERM").await;
     assert_eq!(agent.end().await.code, Some(0));
     assert_eq!(folders(&runner.bots()), [""; 0]);
