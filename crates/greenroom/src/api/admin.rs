@@ -80,7 +80,7 @@ fn limit(limit: i64) -> Result<i64, Problem> {
 /// Creates a user with an API key, and returns both. Only this response contains the key. Returns 422 `invalid` for a
 /// wrong field.
 #[utoipa::path(
-    post, path = "/admin/users", tag = "For operators", request_body = NewUserBody,
+    post, path = "/admin/users", operation_id = "admin_users_create", tag = "For operators", request_body = NewUserBody,
     responses((status = 201, description = "The user and its API key", body = UserWithKey),
               (status = 422, description = "`invalid`: `detail` names the wrong field",
                body = ProblemDto, content_type = "application/problem+json")),
@@ -116,7 +116,7 @@ pub struct Users {
 ///
 /// Returns one page of users, oldest first.
 #[utoipa::path(
-    get, path = "/admin/users", tag = "For operators",
+    get, path = "/admin/users", operation_id = "admin_users_list", tag = "For operators",
     params(("limit" = Option<i64>, Query,
             description = "The largest number of users on the page, from 1 to 1000. Default 50"),
            ("cursor" = Option<String>, Query, description = "The `next_cursor` of the previous page")),
@@ -152,7 +152,7 @@ pub struct OneUser {
 ///
 /// Returns 404 `not_found` if there is no such user.
 #[utoipa::path(
-    get, path = "/admin/users/{id}", tag = "For operators",
+    get, path = "/admin/users/{id}", operation_id = "admin_users_show", tag = "For operators",
     params(("id" = Uuid, Path, description = "The id of the user")),
     responses((status = 200, description = "The user", body = OneUser)),
     security(("admin_token" = [])),
@@ -191,7 +191,7 @@ pub struct UserChangeBody {
 /// Changes the fields that the body contains and returns the user. Other fields keep their values. Returns 404
 /// `not_found` if there is no such user, and 422 `invalid` for a wrong field.
 #[utoipa::path(
-    patch, path = "/admin/users/{id}", tag = "For operators", request_body = UserChangeBody,
+    patch, path = "/admin/users/{id}", operation_id = "admin_users_change", tag = "For operators", request_body = UserChangeBody,
     params(("id" = Uuid, Path, description = "The id of the user")),
     responses((status = 200, description = "The changed user", body = OneUser)),
     security(("admin_token" = [])),
@@ -257,7 +257,7 @@ pub struct NewKey {
 /// Creates a new key and makes the old keys invalid, at once or after `old_keys_valid_for_ms`. The body is optional.
 /// Returns 404 `not_found` if there is no such user.
 #[utoipa::path(
-    post, path = "/admin/users/{id}/keys", tag = "For operators", request_body = RotateBody,
+    post, path = "/admin/users/{id}/keys", operation_id = "admin_users_rotate_key", tag = "For operators", request_body = RotateBody,
     params(("id" = Uuid, Path, description = "The id of the user")),
     responses((status = 201, description = "The new API key", body = NewKey)),
     security(("admin_token" = [])),
@@ -283,7 +283,7 @@ pub async fn rotate_key(
 ///
 /// Returns one page of bots, newest first.
 #[utoipa::path(
-    get, path = "/admin/bots", tag = "For operators", params(Page),
+    get, path = "/admin/bots", operation_id = "admin_bots_list", tag = "For operators", params(Page),
     responses((status = 200, description = "A page of bots, newest first", body = Bots)),
     security(("admin_token" = [])),
 )]
@@ -295,7 +295,7 @@ pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>)
 ///
 /// Returns the bot with its sessions, or 404 `not_found` if there is no such bot.
 #[utoipa::path(
-    get, path = "/admin/bots/{id}", tag = "For operators",
+    get, path = "/admin/bots/{id}", operation_id = "admin_bots_show", tag = "For operators",
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "The bot with its sessions", body = OneBot)),
     security(("admin_token" = [])),
@@ -347,7 +347,7 @@ pub struct CommandChannel {
 /// slot. Each call creates a new connection: callbacks of an older connection get 409 `stale_connection`. Returns 404
 /// `not_found` if there is no such bot.
 #[utoipa::path(
-    post, path = "/admin/bots/{id}/assignment", tag = "For operators",
+    post, path = "/admin/bots/{id}/assignment", operation_id = "admin_bots_assign", tag = "For operators",
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 201, description = "The bot's data, the same as in `BOT_DATA`", body = BotData),
               (status = 409,

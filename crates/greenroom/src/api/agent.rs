@@ -50,7 +50,7 @@ pub struct AssignmentQuery {
 /// assignment: to wait for the next bot, the agent uses the token in `Greenroom-Slot-Token`. For a runner, the data
 /// contains `run_id`, which the runner must acknowledge before it runs the bot.
 #[utoipa::path(
-    get, path = "/agent/assignment", tag = "For bots",
+    get, path = "/agent/assignment", operation_id = "agent_assignment", tag = "For bots",
     params(AssignmentQuery, ("Greenroom-Agent" = Option<String>, Header,
                      description = "A random name of the agent process. Only this process gets an assignment again"),
            ("Greenroom-Memory-Bytes" = Option<String>, Header,
@@ -144,7 +144,7 @@ pub struct NotReadyAnswer {
 /// until the agent waits again at `GET /agent/assignment`. With `failed` the agent has given up, and the slot goes to
 /// `error`.
 #[utoipa::path(
-    post, path = "/agent/not_ready", tag = "For bots", request_body = NotReadyBody,
+    post, path = "/agent/not_ready", operation_id = "agent_not_ready", tag = "For bots", request_body = NotReadyBody,
     params(("Greenroom-Agent" = Option<String>, Header, description = "The name of the agent process")),
     responses((status = 200, description = "The report is stored", body = NotReadyAnswer),
               (status = 401, description = "`unauthorized`: the token is not, or no longer, valid for the slot",

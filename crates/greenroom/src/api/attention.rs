@@ -102,7 +102,7 @@ impl From<Item> for AttentionItem {
 /// error, late keepers and missing servers, each with its deadline and the call that helps. Lists the 100 most urgent;
 /// `more` says how many others there are.
 #[utoipa::path(
-    get, path = "/admin/attention", tag = "For operators", operation_id = "attention",
+    get, path = "/admin/attention", tag = "For operators", operation_id = "admin_attention",
     responses((status = 200, description = "Everything that needs a person now", body = Attention)),
     security(("admin_token" = [])),
 )]

@@ -81,7 +81,7 @@ pub struct AuditEntriesDto {
 ///
 /// Returns one page of the audit log, newest first. Each call of an operator that changed something has one entry.
 #[utoipa::path(
-    get, path = "/admin/audit", tag = "For operators", operation_id = "audit", params(Paging),
+    get, path = "/admin/audit", tag = "For operators", operation_id = "admin_audit", params(Paging),
     responses((status = 200, description = "A page of entries, newest first", body = AuditEntriesDto)),
     security(("admin_token" = [])),
 )]

@@ -101,7 +101,7 @@ pub struct BotBulkResults {
 /// Asks each of these bots to leave, as `DELETE /admin/bots/{id}` does. Returns one result for each bot, in the order
 /// given. A bot that does not exist has an error in its result and does not stop the others.
 #[utoipa::path(
-    post, path = "/admin/bots/bulk", tag = "For operators", operation_id = "admin_bulk_bots",
+    post, path = "/admin/bots/bulk", tag = "For operators", operation_id = "admin_bots_bulk",
     request_body = BotBulkBody,
     responses((status = 200, description = "One result for each bot, in the order given", body = BotBulkResults),
               (status = 422, description = "`invalid`: `detail` names the field",
@@ -189,7 +189,7 @@ pub struct SlotBulkResults {
 /// A slot that does not exist, or that is not in `error` and so cannot be recovered, has an error in its result and does
 /// not stop the others.
 #[utoipa::path(
-    post, path = "/admin/slots/bulk", tag = "For operators", operation_id = "admin_bulk_slots",
+    post, path = "/admin/slots/bulk", tag = "For operators", operation_id = "admin_slots_bulk",
     request_body = SlotBulkBody,
     responses((status = 200, description = "One result for each slot, in the order given", body = SlotBulkResults),
               (status = 422, description = "`invalid`: `detail` names the field",

@@ -61,7 +61,7 @@ pub struct StartedBody {
 /// under an earlier connection, its status becomes `starting` again. A repeated call changes nothing. Returns the
 /// status.
 #[utoipa::path(
-    post, path = "/callback/started", tag = "For bots", request_body = StartedBody,
+    post, path = "/callback/started", operation_id = "callback_started", tag = "For bots", request_body = StartedBody,
     responses((status = 200, description = "The current status; a repeated call gets the same response",
                body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
@@ -102,7 +102,7 @@ pub struct StatusBody {
 /// The bot waits in the lobby (`awaiting_admission`), needs a person (`needs_help`), or leaves (`stopping`). A repeated
 /// call changes nothing. Returns the status.
 #[utoipa::path(
-    patch, path = "/callback/status", tag = "For bots", request_body = StatusBody,
+    patch, path = "/callback/status", operation_id = "callback_status", tag = "For bots", request_body = StatusBody,
     responses((status = 200, description = "The current status; a repeated call gets the same response",
                body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
@@ -134,7 +134,7 @@ pub struct JoinedBody {
 ///
 /// Changes the status to `active`. A repeated call changes nothing. Returns the status.
 #[utoipa::path(
-    post, path = "/callback/joined", tag = "For bots", request_body = JoinedBody,
+    post, path = "/callback/joined", operation_id = "callback_joined", tag = "For bots", request_body = JoinedBody,
     responses((status = 200, description = "The current status; a repeated call gets the same response",
                body = StatusAnswer), CallbackRefusals),
     security(("bot_token" = [])),
@@ -168,7 +168,7 @@ pub struct HeartbeatAnswer {
 /// Records the time of the heartbeat and acknowledges the commands in `acked`. Returns the status of the bot and all
 /// commands that it has not acknowledged.
 #[utoipa::path(
-    post, path = "/callback/heartbeat", tag = "For bots", request_body = HeartbeatBody,
+    post, path = "/callback/heartbeat", operation_id = "callback_heartbeat", tag = "For bots", request_body = HeartbeatBody,
     responses((status = 200, description = "The status and the open commands",
                body = HeartbeatAnswer), CallbackRefusals),
     security(("bot_token" = [])),
@@ -214,7 +214,7 @@ pub struct ExitedBody {
 /// With exit code 0 the status becomes `completed`, else `failed`. With exit code 0 it becomes `failed` as well if the
 /// bot never joined, gave no reason and was not asked to leave. Returns the status.
 #[utoipa::path(
-    post, path = "/callback/exited", tag = "For bots", request_body = ExitedBody,
+    post, path = "/callback/exited", operation_id = "callback_exited", tag = "For bots", request_body = ExitedBody,
     responses((status = 200,
                description = "The final status; a repeated call with the same exit code gets the same response",
                body = StatusAnswer), CallbackRefusals),
@@ -264,7 +264,7 @@ pub struct TranscriptAnswer {
 /// Adds at most 2000 segments to the transcript of the bot and returns how many of them are new. The server stores a
 /// repeated segment once.
 #[utoipa::path(
-    post, path = "/callback/transcript", tag = "For bots", request_body = TranscriptBody,
+    post, path = "/callback/transcript", operation_id = "callback_transcript", tag = "For bots", request_body = TranscriptBody,
     responses((status = 200, description = "The number of new segments", body = TranscriptAnswer), CallbackRefusals),
     security(("bot_token" = [])),
 )]
@@ -314,7 +314,7 @@ pub struct Commands {
 /// Returns all commands that the bot has not acknowledged, as soon as there is one. Returns an empty list when
 /// `wait_ms` has passed. The bot acknowledges commands with its heartbeats.
 #[utoipa::path(
-    get, path = "/callback/commands", tag = "For bots", params(CommandsQuery),
+    get, path = "/callback/commands", operation_id = "callback_commands", tag = "For bots", params(CommandsQuery),
     responses((status = 200, description = "The open commands", body = Commands), CallbackRefusals),
     security(("bot_token" = [])),
 )]

@@ -55,7 +55,7 @@ pub struct StreamQuery {
 /// stream. To continue after a lost connection, send the last `id` as `Last-Event-ID`. The server then sends every
 /// later event once. Returns 503 `overloaded` if the user has too many open streams.
 #[utoipa::path(
-    get, path = "/events", tag = "For users",
+    get, path = "/events", operation_id = "events_stream", tag = "For users",
     params(StreamQuery, ("Last-Event-ID" = Option<String>, Header,
      description = "The last `id` that the client received")),
     responses((status = 200, description = "A stream of events",

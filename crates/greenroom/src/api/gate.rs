@@ -67,7 +67,7 @@ impl std::str::FromStr for QueueCursor {
 ///
 /// Returns one page of the bots that wait for a slot.
 #[utoipa::path(
-    get, path = "/admin/queue", tag = "For operators", params(Paging),
+    get, path = "/admin/queue", operation_id = "admin_queue", tag = "For operators", params(Paging),
     responses((status = 200, description = "A page of the queue, by platform, in the order in which bots get slots",
                body = Queue)),
     security(("admin_token" = [])),
@@ -176,7 +176,7 @@ impl From<GateCell> for Gate {
 ///
 /// Returns the slots at the deploy gates, the images that are being pulled, and the gate of each host.
 #[utoipa::path(
-    get, path = "/admin/deployments", tag = "For operators",
+    get, path = "/admin/deployments", operation_id = "admin_deployments", tag = "For operators",
     responses((status = 200, description = "The deployments, in the order of their arrival", body = Deployments)),
     security(("admin_token" = [])),
 )]

@@ -62,7 +62,7 @@ fn keeper_dto(row: KeeperRow, leader: Option<String>) -> KeeperDto {
 ///
 /// Returns each keeper with its last run and the time of its next run.
 #[utoipa::path(
-    get, path = "/admin/keepers", tag = "For operators",
+    get, path = "/admin/keepers", operation_id = "admin_keepers_list", tag = "For operators",
     responses((status = 200, description = "All keepers", body = Keepers)),
     security(("admin_token" = [])),
 )]
@@ -77,7 +77,7 @@ pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Json<Keepers
 /// Runs the keeper on the replica that is the leader and returns what the run did. Returns 503 `unavailable` if the run
 /// fails.
 #[utoipa::path(
-    post, path = "/admin/{keeper}/run", tag = "For operators",
+    post, path = "/admin/{keeper}/run", operation_id = "admin_keepers_run", tag = "For operators",
     params(("keeper" = String, Path,
             description = "The name of the keeper, as in `GET /admin/keepers`", example = "recovery")),
     responses((status = 200, description = "What the run did: the name and the number of each action",

@@ -55,7 +55,7 @@ static KEEP_ALIVE_TEXT: LazyLock<Arc<EventText>> = LazyLock::new(|| Arc::new(Eve
 /// The server ends the stream of a client that reads too slowly. A new connection begins with a new snapshot. Returns
 /// 503 `overloaded` if the operators have too many open streams.
 #[utoipa::path(
-    get, path = "/admin/live", operation_id = "live_stream", tag = "For operators",
+    get, path = "/admin/live", operation_id = "admin_live", tag = "For operators",
     responses((status = 200, description = "A stream of events", body = String, content_type = "text/event-stream")),
     security(("admin_token" = [])),
 )]

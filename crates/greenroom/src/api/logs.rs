@@ -53,7 +53,7 @@ pub struct BotLogDto {
 /// Returns the last lines that the bot printed on standard output and standard error, without its events. Works while
 /// the bot runs and after its end. The server keeps the last 64 KiB.
 #[utoipa::path(
-    get, path = "/bots/{id}/logs", tag = "For users", operation_id = "bot_logs",
+    get, path = "/bots/{id}/logs", tag = "For users", operation_id = "bots_logs",
     params(LogQuery, ("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "The last lines of the log, oldest first", body = BotLogDto),
               (status = 404, description = "`not_found`: the user has no such bot",
@@ -74,7 +74,7 @@ pub async fn of_own_bot(
 ///
 /// Returns the same as `GET /bots/{id}/logs`, or 404 `not_found` if there is no such bot.
 #[utoipa::path(
-    get, path = "/admin/bots/{id}/logs", tag = "For operators", operation_id = "admin_bot_logs",
+    get, path = "/admin/bots/{id}/logs", tag = "For operators", operation_id = "admin_bots_logs",
     params(LogQuery, ("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "The last lines of the log, oldest first", body = BotLogDto)),
     security(("admin_token" = [])),

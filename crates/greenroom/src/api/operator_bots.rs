@@ -68,7 +68,7 @@ impl ToSchema for NewBotForUser {
 /// Does the same as `POST /bots` of this user, under the user's limits. The `Idempotency-Key` is one of the user. The
 /// first event of the bot has the actor `operator`.
 #[utoipa::path(
-    post, path = "/admin/bots", tag = "For operators", operation_id = "admin_create_bot", request_body = NewBotForUser,
+    post, path = "/admin/bots", tag = "For operators", operation_id = "admin_bots_create", request_body = NewBotForUser,
     params(("Idempotency-Key" = Option<String>, Header,
             description = "1 to 255 printable ASCII characters. The same key and request return the same bot")),
     responses(
@@ -111,7 +111,7 @@ pub async fn create(
 ///
 /// Does the same as `DELETE /bots/{id}`. The events of the bot have the actor `operator`.
 #[utoipa::path(
-    delete, path = "/admin/bots/{id}", tag = "For operators", operation_id = "admin_stop_bot",
+    delete, path = "/admin/bots/{id}", tag = "For operators", operation_id = "admin_bots_delete",
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 202, description = "The bot was asked to leave", body = OneBot),
               (status = 200, description = "The bot had already ended", body = OneBot),
@@ -129,7 +129,7 @@ pub async fn stop(State(app): State<App>, operator: Operator, Id(id): Id<BotId>)
 /// Does the same as `PUT /bots/{id}/config`. The events of the bot have the actor `operator`. Returns 404 `not_found`
 /// if there is no such bot.
 #[utoipa::path(
-    put, path = "/admin/bots/{id}/config", tag = "For operators", operation_id = "admin_configure_bot",
+    put, path = "/admin/bots/{id}/config", tag = "For operators", operation_id = "admin_bots_configure",
     request_body = ConfigBody,
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 202, description = "The bot with its new configuration", body = OneBot),
@@ -154,7 +154,7 @@ pub async fn configure(
 ///
 /// Returns the same as `GET /bots/{id}/events`, or 404 `not_found` if there is no such bot.
 #[utoipa::path(
-    get, path = "/admin/bots/{id}/events", tag = "For operators", operation_id = "admin_bot_events",
+    get, path = "/admin/bots/{id}/events", tag = "For operators", operation_id = "admin_bots_events",
     params(Paging, ("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "A page of events, oldest first", body = Events)),
     security(("admin_token" = [])),
@@ -173,7 +173,7 @@ pub async fn events(
 ///
 /// Returns the same as `GET /bots/{id}/transcript`, or 404 `not_found` if there is no such bot.
 #[utoipa::path(
-    get, path = "/admin/bots/{id}/transcript", tag = "For operators", operation_id = "admin_bot_transcript",
+    get, path = "/admin/bots/{id}/transcript", tag = "For operators", operation_id = "admin_bots_transcript",
     params(Paging, ("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "A page of segments, ordered by their start time", body = Transcript)),
     security(("admin_token" = [])),

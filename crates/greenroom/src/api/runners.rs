@@ -46,7 +46,7 @@ pub struct Registered {
 /// Send the pool token, or the runner token if the agent has restarted. Returns the runner token and the settings of
 /// the runner. The runner then waits for bots at `GET /agent/assignment`.
 #[utoipa::path(
-    post, path = "/agent/runner", tag = "For bots", request_body = RegisterBody,
+    post, path = "/agent/runner", operation_id = "runner_register", tag = "For bots", request_body = RegisterBody,
     responses((status = 200, description = "The runner is registered", body = Registered),
               (status = 404,
                description = "`not_found`: the machine is not, or not yet, in an Auto Scaling group of the pool",
@@ -102,7 +102,7 @@ pub struct PrewarmSettings {
 ///
 /// An agent reads them before it registers its machine, because a registered runner can get a bot at once.
 #[utoipa::path(
-    get, path = "/agent/runner", tag = "For bots",
+    get, path = "/agent/runner", operation_id = "runner_settings", tag = "For bots",
     responses((status = 200, description = "The settings of the pool", body = PoolSettings)),
     security(("pool_token" = []), ("runner_token" = [])),
 )]
@@ -138,7 +138,7 @@ pub struct BeatAnswer {
 ///
 /// Returns the state of the runner, and whether it must end its run or its machine.
 #[utoipa::path(
-    post, path = "/agent/runner/heartbeat", tag = "For bots", request_body = BeatBody,
+    post, path = "/agent/runner/heartbeat", operation_id = "runner_heartbeat", tag = "For bots", request_body = BeatBody,
     responses((status = 200, description = "The state of the runner and its instructions", body = BeatAnswer), Ended),
     security(("runner_token" = [])),
 )]
@@ -184,7 +184,7 @@ pub enum Ended {
 ///
 /// A runner calls this before it runs the bot. If the call returns an error, the runner must not run the bot.
 #[utoipa::path(
-    post, path = "/agent/runner/acknowledge", tag = "For bots", request_body = RunBody,
+    post, path = "/agent/runner/acknowledge", operation_id = "runner_acknowledge", tag = "For bots", request_body = RunBody,
     responses((status = 200, description = "The runner has the run; a repeated call gets the same response",
                body = Noted), RunRefusals),
     security(("runner_token" = [])),
@@ -216,7 +216,7 @@ pub struct Released {
 ///
 /// A runner calls this after it has removed everything of the bot from the machine. It can then wait for the next bot.
 #[utoipa::path(
-    post, path = "/agent/runner/release", tag = "For bots", request_body = ReleaseBody,
+    post, path = "/agent/runner/release", operation_id = "runner_release", tag = "For bots", request_body = ReleaseBody,
     responses((status = 200, description = "The runner is free", body = Released), RunRefusals),
     security(("runner_token" = [])),
 )]
@@ -277,7 +277,7 @@ pub struct EndBody {
 ///
 /// Terminates the machine and reduces the size of its Auto Scaling group.
 #[utoipa::path(
-    post, path = "/agent/runner/end", tag = "For bots", request_body = EndBody,
+    post, path = "/agent/runner/end", operation_id = "runner_end", tag = "For bots", request_body = EndBody,
     responses((status = 200, description = "The machine is terminating", body = Noted)),
     security(("runner_token" = [])),
 )]

@@ -92,7 +92,7 @@ fn kind_of(headers: &HeaderMap) -> Result<ImageKind, Problem> {
 ///
 /// Returns the image. Works while the bot runs and after its end.
 #[utoipa::path(
-    get, path = "/admin/bots/{id}/screenshot", tag = "For operators", operation_id = "admin_bot_screenshot",
+    get, path = "/admin/bots/{id}/screenshot", tag = "For operators", operation_id = "admin_bots_screenshot",
     params(("id" = Uuid, Path, description = "The id of the bot")),
     responses((status = 200, description = "The image", content((Image = "image/png"), (Image = "image/jpeg"))),
               (status = 404, description = "`not_found`: there is no such bot, or it sent no screenshot",
