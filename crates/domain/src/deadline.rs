@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use jiff::Timestamp;
+
 use crate::status::Status;
 
 /// A phase of a bot's life with its own clock. Several phases may share one stored status.
@@ -134,7 +136,80 @@ impl Default for Deadlines {
     }
 }
 
+/// The times from which the deadline of a bot follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BotClocks {
+    /// The stored status.
+    pub status: Status,
+    /// Since when it has this status, as shown.
+    pub status_since: Timestamp,
+    /// While it waits in the queue: until when.
+    pub queue_until: Option<Timestamp>,
+    /// While its slot waits at the deploy gate or is being started: until when.
+    pub deploy_until: Option<Timestamp>,
+    /// Since when its first callback is awaited, if it is.
+    pub awaited_since: Option<Timestamp>,
+    /// The session of its current connection. `None` before its first callback.
+    pub session: Option<SessionClocks>,
+}
+
+/// The times of a bot's current session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionClocks {
+    /// When the bot reported `started`.
+    pub started_at: Timestamp,
+    /// When the bot joined the meeting.
+    pub joined_at: Option<Timestamp>,
+    /// When the bot was last heard.
+    pub last_heartbeat_at: Option<Timestamp>,
+}
+
+/// What must happen before the deadline of a bot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AwaitedStep {
+    /// It gets a slot.
+    Slot,
+    /// Its slot is started.
+    Deployment,
+    /// It makes its first callback.
+    FirstCallback,
+    /// It joins the meeting, or gets the help that it needs.
+    Join,
+    /// It sends a heartbeat.
+    Heartbeat,
+    /// It leaves.
+    End,
+}
+
 impl Deadlines {
+    /// What a bot must do next, and when it is too late for it. `None` for a bot that has ended, and while nothing is
+    /// awaited.
+    pub fn of_bot(&self, clocks: &BotClocks) -> Option<(AwaitedStep, Timestamp)> {
+        let BotClocks { status, status_since, queue_until, deploy_until, awaited_since, session } = *clocks;
+        if status.is_ended() {
+            return None;
+        }
+        if status == Status::Stopping {
+            return Some((AwaitedStep::End, later(status_since, self.stop_grace)));
+        }
+        if let Some(until) = queue_until {
+            return Some((AwaitedStep::Slot, until));
+        }
+        if let Some(until) = deploy_until {
+            return Some((AwaitedStep::Deployment, until));
+        }
+        let Some(session) = session else {
+            return awaited_since.map(|since| (AwaitedStep::FirstCallback, later(since, self.no_start)));
+        };
+        if status == Status::Active {
+            let heard = session.last_heartbeat_at.map_or(status_since, |heard| heard.max(status_since));
+            return Some((AwaitedStep::Heartbeat, later(heard, self.heartbeat_lost)));
+        }
+        // A bot that was in the meeting before has the whole time again.
+        let since = if session.joined_at.is_none() { session.started_at } else { status_since };
+        Some((AwaitedStep::Join, later(since, self.no_join)))
+    }
+
     /// One sentence for each pair of deadlines that contradict each other. Empty if all agree.
     pub fn contradictions(&self) -> Vec<String> {
         let mut found = Vec::new();
@@ -198,6 +273,10 @@ impl Deadlines {
     }
 }
 
+fn later(at: Timestamp, length: Duration) -> Timestamp {
+    at.saturating_add(length).unwrap_or(Timestamp::MAX)
+}
+
 /// A duration as it is written in the configuration: `90s`, `5m`, `250ms`.
 pub fn duration_text(duration: Duration) -> String {
     let millis = duration.as_millis();
@@ -210,8 +289,58 @@ pub fn duration_text(duration: Duration) -> String {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    /// When the deadline of a bot passes, and what it must do before, with a clock of its own for each deadline.
+    fn deadline(clocks: BotClocks) -> Option<(AwaitedStep, i64)> {
+        let deadlines = Deadlines {
+            no_start: Duration::from_secs(1_000),
+            no_join: Duration::from_secs(2_000),
+            heartbeat_lost: Duration::from_secs(3_000),
+            stop_grace: Duration::from_secs(4_000),
+            ..Deadlines::default()
+        };
+        deadlines.of_bot(&clocks).map(|(step, until)| (step, until.as_second()))
+    }
+
+    #[test]
+    fn every_state_of_a_bot_has_the_deadline_of_its_own_clock() {
+        let clocks = |status| BotClocks {
+            status,
+            status_since: at(10),
+            queue_until: None,
+            deploy_until: None,
+            awaited_since: None,
+            session: None,
+        };
+        let reserved = clocks(Status::Reserved);
+        assert_eq!(deadline(reserved), None, "its slot was not started yet");
+        assert_eq!(deadline(BotClocks { queue_until: Some(at(7)), ..reserved }), Some((AwaitedStep::Slot, 7)));
+        assert_eq!(deadline(BotClocks { deploy_until: Some(at(8)), ..reserved }), Some((AwaitedStep::Deployment, 8)));
+        let awaited = BotClocks { awaited_since: Some(at(20)), ..reserved };
+        assert_eq!(deadline(awaited), Some((AwaitedStep::FirstCallback, 1_020)));
+
+        let session = SessionClocks { started_at: at(30), joined_at: None, last_heartbeat_at: None };
+        let with_session = |status, session| BotClocks { session: Some(session), ..clocks(status) };
+        for status in [Status::Starting, Status::AwaitingAdmission, Status::NeedsHelp] {
+            assert_eq!(deadline(with_session(status, session)), Some((AwaitedStep::Join, 2_030)), "{status}");
+        }
+        let joined = SessionClocks { joined_at: Some(at(40)), ..session };
+        assert_eq!(deadline(with_session(Status::NeedsHelp, joined)), Some((AwaitedStep::Join, 2_010)));
+        assert_eq!(deadline(with_session(Status::Active, joined)), Some((AwaitedStep::Heartbeat, 3_010)));
+        let heard = SessionClocks { last_heartbeat_at: Some(at(50)), ..joined };
+        assert_eq!(deadline(with_session(Status::Active, heard)), Some((AwaitedStep::Heartbeat, 3_050)));
+        let leaving = BotClocks { deploy_until: Some(at(8)), ..with_session(Status::Stopping, heard) };
+        assert_eq!(deadline(leaving), Some((AwaitedStep::End, 4_010)));
+        assert_eq!(deadline(with_session(Status::Completed, heard)), None);
+        assert_eq!(deadline(BotClocks { queue_until: Some(at(7)), ..clocks(Status::Failed) }), None);
+    }
 
     #[test]
     fn the_defaults_do_not_contradict_each_other() {

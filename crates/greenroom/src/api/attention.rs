@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use jiff::Timestamp;
 use serde::Serialize;
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::App;
@@ -16,6 +17,8 @@ use crate::explain::attention::{self, Action, Item};
 pub struct Attention {
     /// The most urgent first: by severity, then by deadline. At most 100.
     pub items: Vec<AttentionItem>,
+    /// How many more there are, which are not listed.
+    pub more: i64,
 }
 
 /// Something that needs a person.
@@ -39,13 +42,19 @@ pub struct AttentionItem {
     pub action: Option<AttentionAction>,
 }
 
-/// A call of this API.
+/// A call of this API, complete with its body.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct AttentionAction {
+    /// What the call does, in a few words.
+    #[schema(example = "Recover the slot")]
+    pub label: String,
     #[schema(example = "POST")]
     pub method: &'static str,
     #[schema(example = "/admin/slots/pool-google-meet-001/recover")]
     pub path: String,
+    /// The body of the call; `null` if it needs none.
+    #[schema(value_type = Option<std::collections::HashMap<String, Value>>, required)]
+    pub body: Option<Value>,
 }
 
 /// How urgent it is.
@@ -82,7 +91,7 @@ pub enum AttentionKind {
 impl From<Item> for AttentionItem {
     fn from(item: Item) -> Self {
         let Item { severity, kind, subject, since, deadline_at, message, action } = item;
-        let action = action.map(|Action { method, path }| AttentionAction { method, path });
+        let action = action.map(|Action { method, path, body, label }| AttentionAction { label, method, path, body });
         Self { severity: severity.as_str(), kind: kind.as_str(), subject, since, deadline_at, message, action }
     }
 }
@@ -90,14 +99,15 @@ impl From<Item> for AttentionItem {
 /// List what needs a person
 ///
 /// Returns bots that need help or wait in the lobby, providers that do not answer, queues that are too long, slots in
-/// error, late keepers and missing servers, each with its deadline and the call that helps.
+/// error, late keepers and missing servers, each with its deadline and the call that helps. Lists the 100 most urgent;
+/// `more` says how many others there are.
 #[utoipa::path(
     get, path = "/admin/attention", tag = "For operators", operation_id = "attention",
     responses((status = 200, description = "Everything that needs a person now", body = Attention)),
     security(("admin_token" = [])),
 )]
 pub async fn attention(State(app): State<App>, _: Operator) -> Result<Json<Attention>, Problem> {
-    let items =
+    let attention::Attention { items, more } =
         attention::attention(&app.store, &app.deployment, &app.keepers, &app.deadlines, app.clock.now()).await?;
-    Ok(Json(Attention { items: items.into_iter().map(Into::into).collect() }))
+    Ok(Json(Attention { items: items.into_iter().map(Into::into).collect(), more }))
 }

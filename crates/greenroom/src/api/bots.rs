@@ -15,6 +15,7 @@ use super::App;
 use super::bot_request::NewBotBody;
 use super::dto::{BotDto, OneBot};
 use super::extract::{Id, Json, Key, User, document, read_json};
+use super::open_bots;
 use super::problem::{Problem, ProblemDto};
 use crate::admission::browser_sessions::UserCredential;
 use crate::lifecycle::Stopped;
@@ -94,18 +95,20 @@ async fn reserve(app: &App, key: &UserCredential, headers: &HeaderMap, body: &[u
     };
     let (user, key) = app.sessions.user_of(key).await?;
     let reserved = app.placement.reserve_for(user, key, bot_request).await?;
-    Ok(reserved_response(reserved, "/bots"))
+    reserved_response(app, reserved, "/bots").await
 }
 
 /// The response to a request for a bot, which can be read below `path`.
-pub fn reserved_response(reserved: Reserved, path: &str) -> Response {
-    let Reserved { bot, is_new, queue_position, estimated_wait_ms } = reserved;
-    let status = if is_new { StatusCode::CREATED } else { StatusCode::OK };
-    let mut bot = BotDto::from(bot);
+pub async fn reserved_response(app: &App, reserved: Reserved, path: &str) -> Result<Response, Problem> {
+    let Reserved { bot, is_new, is_awaited, queue_position, estimated_wait_ms } = reserved;
+    let (status, mut bot) = match is_new {
+        true => (StatusCode::CREATED, open_bots::new_bot_dto(bot, is_awaited, &app.deadlines)),
+        false => (StatusCode::OK, open_bots::bot_dto(app, bot).await?),
+    };
     (bot.queue_position, bot.estimated_wait_ms) = (queue_position, estimated_wait_ms);
     let location = [(LOCATION, format!("{path}/{}", bot.id))];
     let reserved = ReservedBot { bot, queue_position, estimated_wait_ms };
-    (status, location, axum::Json(reserved)).into_response()
+    Ok((status, location, axum::Json(reserved)).into_response())
 }
 
 /// Ask a bot to leave
@@ -122,13 +125,14 @@ pub fn reserved_response(reserved: Reserved, path: &str) -> Response {
     security(("api_key" = []), ("x_api_key" = [])),
 )]
 pub async fn delete(State(app): State<App>, User(user): User, Id(id): Id<BotId>) -> Result<Response, Problem> {
-    Ok(stopped_response(app.lifecycle.stop(user.id, id).await?))
+    stopped_response(&app, app.lifecycle.stop(user.id, id).await?).await
 }
 
 /// The response to a request that a bot leaves.
-pub fn stopped_response(stopped: Stopped) -> Response {
+pub async fn stopped_response(app: &App, stopped: Stopped) -> Result<Response, Problem> {
     let status = if stopped.had_ended { StatusCode::OK } else { StatusCode::ACCEPTED };
-    (status, axum::Json(OneBot::from(stopped.bot))).into_response()
+    let bot = open_bots::bot_dto(app, stopped.bot).await?;
+    Ok((status, axum::Json(OneBot { bot })).into_response())
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -180,7 +184,7 @@ pub async fn configure(
 ) -> Result<(StatusCode, axum::Json<OneBot>), Problem> {
     let config = document("config", body.config)?;
     let bot = app.lifecycle.configure(user.id, id, config).await.map_err(|e| Problem::from(e).ended_is_conflict())?;
-    Ok((StatusCode::ACCEPTED, axum::Json(bot.into())))
+    Ok((StatusCode::ACCEPTED, axum::Json(OneBot { bot: open_bots::bot_dto(&app, bot).await? })))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]

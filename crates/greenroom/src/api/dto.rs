@@ -106,6 +106,13 @@ pub struct BotDto {
     pub bot_display_name: Option<String>,
     #[schema(value_type = StatusWord)]
     pub status: &'static str,
+    /// Since when the bot has this status.
+    #[schema(value_type = String, format = DateTime)]
+    pub status_since: Timestamp,
+    /// When the server ends the bot unless it gets further: it gets a slot, makes its first callback, joins, sends a
+    /// heartbeat or leaves. `null` after the end.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    pub deadline_at: Option<Timestamp>,
     /// Why the bot has this status. After the end: `finished`, `stopped`, `crashed`, … or a word that the bot chose.
     pub reason: Option<String>,
     /// The cause of the end; `null` before the end.
@@ -149,6 +156,7 @@ pub struct BotDto {
     pub sessions: Option<Vec<SessionDto>>,
 }
 
+/// The row by itself. [`super::open_bots`] adds what is shown of a bot that has not ended.
 impl From<BotRow> for BotDto {
     fn from(bot: BotRow) -> Self {
         let status = bot.shown().as_str();
@@ -160,6 +168,8 @@ impl From<BotRow> for BotDto {
             meeting_url: bot.meeting_url,
             bot_display_name: bot.bot_display_name,
             status,
+            status_since: bot.status_since,
+            deadline_at: None,
             reason: bot.reason,
             fault: bot.fault.map(domain::Fault::as_str),
             error: bot.error,
@@ -187,12 +197,6 @@ impl From<BotRow> for BotDto {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OneBot {
     pub bot: BotDto,
-}
-
-impl From<BotRow> for OneBot {
-    fn from(bot: BotRow) -> Self {
-        Self { bot: bot.into() }
-    }
 }
 
 /// A page of bots, newest first.

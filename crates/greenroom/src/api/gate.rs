@@ -13,6 +13,7 @@ use super::extract::{Asked, Operator};
 use super::pages::Pager;
 use super::problem::Problem;
 use super::reading::{Paging, is_last};
+use crate::explain::bot::estimated_wait_ms;
 use crate::live::{self, state::GateCell};
 use crate::providers::Pulled;
 use crate::store::{PullRow, QueuePosition};
@@ -35,6 +36,9 @@ pub struct QueueEntry {
     /// When the bot stops waiting and fails.
     #[schema(value_type = String, format = DateTime)]
     pub timeout_at: Timestamp,
+    /// The estimated time until the bot gets a slot; `null` if the server cannot estimate it.
+    #[schema(required)]
+    pub estimated_wait_ms: Option<i64>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -71,6 +75,7 @@ impl std::str::FromStr for QueueCursor {
 pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
     let mut after = page.cursor::<QueueCursor>()?.map(|cursor| cursor.0);
     let mut pager = Pager::new("entries", page.limit()?).in_chunks_of(LARGEST_CHUNK);
+    let pools = app.store.pools().await?;
     loop {
         let wanted = pager.wanted();
         let chunk = app.store.queue_after(after.as_ref(), wanted).await?;
@@ -86,6 +91,7 @@ pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Pagin
                 priority: entry.priority,
                 queued_at: entry.queued_at,
                 timeout_at: entry.timeout_at,
+                estimated_wait_ms: estimated_wait_ms(entry.position, position.platform, &pools),
             };
             pager.push(
                 &entry,

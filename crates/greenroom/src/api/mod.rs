@@ -5,7 +5,7 @@
 //! - [`middleware`], [`caller`], [`browser`], [`traffic_quota`], [`query`]: what stands around every request: who asks, and
 //!   whether there is room
 //! - [`extract`], [`problem`], [`dto`], [`pages`]: what comes in and what goes out
-//! - [`bot_request`], [`requirements`], [`bots`], [`reading`], [`logs`], [`explain`], [`events`]: for users
+//! - [`bot_request`], [`requirements`], [`bots`], [`open_bots`], [`reading`], [`logs`], [`explain`], [`events`]: for users
 //! - [`callbacks`], [`screenshots`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`operator_bots`], [`pools`], [`slots`], [`bulk`], [`gate`], [`keepers`], [`live`], [`attention`],
 //!   [`audit`]: for operators
@@ -32,6 +32,7 @@ pub mod keepers;
 pub mod live;
 pub mod logs;
 pub mod middleware;
+pub mod open_bots;
 pub mod operator_bots;
 pub mod pages;
 pub mod pools;
@@ -49,12 +50,12 @@ pub mod traffic_quota;
 
 use std::sync::Arc;
 
-use axum::Router;
 use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use axum::Router;
 use domain::Deadlines;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;

@@ -16,6 +16,7 @@ use super::bot_request::NewBotBody;
 use super::bots::{ConfigBody, ReservedBot, reserved_response, stopped_response};
 use super::dto::OneBot;
 use super::extract::{Asked, Id, Json, Operator, document, read_json};
+use super::open_bots;
 use super::problem::{Problem, ProblemDto};
 use super::reading::{Events, Paging, Transcript, any_users, events_page, transcript_page};
 
@@ -101,7 +102,7 @@ pub async fn create(
             let entry = operator.audit(AuditAction::BotCreated).about(reserved.bot.id);
             audit::record(&app, entry.with("user_id", user.to_string())).await;
         }
-        Ok(reserved_response(reserved, "/admin/bots"))
+        reserved_response(&app, reserved, "/admin/bots").await
     })
     .await
 }
@@ -120,7 +121,7 @@ pub async fn create(
 )]
 pub async fn stop(State(app): State<App>, operator: Operator, Id(id): Id<BotId>) -> Result<Response, Problem> {
     let audit = operator.audit(AuditAction::BotStopped).about(id);
-    Ok(stopped_response(app.lifecycle.stop_by_operator(id, Some(&audit)).await?))
+    stopped_response(&app, app.lifecycle.stop_by_operator(id, Some(&audit)).await?).await
 }
 
 /// Reconfigure a bot of any user
@@ -146,7 +147,7 @@ pub async fn configure(
     let audit = operator.audit(AuditAction::BotReconfigured).about(id);
     let bot = app.lifecycle.configure_by_operator(id, config, Some(&audit)).await;
     let bot = bot.map_err(|error| Problem::from(error).ended_is_conflict())?;
-    Ok((StatusCode::ACCEPTED, axum::Json(bot.into())))
+    Ok((StatusCode::ACCEPTED, axum::Json(OneBot { bot: open_bots::bot_dto(&app, bot).await? })))
 }
 
 /// List the events of a bot of any user

@@ -1,17 +1,20 @@
 //! For operators: pools.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use axum::Json as JsonResponse;
 use axum::extract::{Path, State};
 use domain::{AuditAction, SlotStatus};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::App;
 use super::extract::{Json, Operator};
 use super::problem::Problem;
+use crate::explain::moment::after;
 use crate::placement::pool_size::Resize;
+use crate::providers::configured_image;
 use crate::store::PoolRow;
 
 /// A pool: slots for one platform at one provider.
@@ -21,12 +24,19 @@ pub struct PoolDto {
     pub name: String,
     pub platform: &'static str,
     pub provider: String,
+    /// The position in the order in which pools of one platform are filled, from 1; `null` if the pool is no longer in
+    /// the configuration.
+    #[schema(required)]
+    pub order: Option<i64>,
     /// The largest number of slots.
     pub max_slots: i64,
     /// How many idle slots the server keeps ready.
     pub min_idle: i64,
     /// The state of idle slots: `stopped` or `running`.
     pub standby: &'static str,
+    /// The image of new slots, as configured; `null` if the provider uses no images.
+    #[schema(required)]
+    pub image: Option<String>,
     /// How many slots are in each status.
     pub slots: BTreeMap<&'static str, i64>,
     /// How many bots wait for a slot of this pool.
@@ -37,6 +47,9 @@ pub struct PoolDto {
     /// `null` if it is not known of any.
     #[schema(required)]
     pub memory_bytes: Option<i64>,
+    /// Until when the provider refuses requests, so that starts and stops of slots wait; `null` if it does not.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    pub closed_until: Option<Timestamp>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -52,6 +65,13 @@ pub struct OnePool {
 async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
     let (slots, queued) = (app.store.slots_by_status().await?, app.store.queued_by_pool().await?);
     let memory = app.store.memory_of_pools().await?;
+    let images = app.store.stored_pools().await?.into_iter().filter_map(|stored| {
+        let image = configured_image(&stored.settings)?;
+        Some((stored.name, image))
+    });
+    let (images, now): (HashMap<String, String>, _) = (images.collect(), app.clock.now());
+    // A provider's request budget has the name of its host.
+    let closed: HashMap<String, _> = app.store.stopped_budgets().await?.into_iter().collect();
     let dto = |pool: PoolRow| {
         let count = |status: SlotStatus| {
             slots
@@ -64,6 +84,9 @@ async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
             queued: queued.iter().find(|(name, _)| *name == pool.name).map_or(0, |(_, count)| *count),
             platform: pool.platform.as_str(),
             provider: pool.provider,
+            order: pool.fill_order.map(|position| position + 1),
+            image: images.get(&pool.name).cloned(),
+            closed_until: closed.get(&pool.host).map(|left| after(now, *left)),
             max_slots: pool.max_slots,
             min_idle: pool.min_idle,
             standby: if pool.hot { "running" } else { "stopped" },

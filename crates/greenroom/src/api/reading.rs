@@ -1,25 +1,25 @@
 //! For users: the true state of their bots, at any time.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::State;
 use axum::response::Response;
 use axum::{Extension, Json};
-use domain::{BotId, EventId, Platform, ShownStatus, UserId, slot};
+use domain::{BotId, EventId, Platform, ShownStatus, UserId};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
-use uuid::Uuid;
 
 use super::App;
 use super::dto::{BotDto, Bots, EventDto, MeetingDto, OneBot, PlatformWord, SegmentDto, SessionDto, StatusWord};
 use super::extract::{Asked, Asker, Id, User};
+use super::open_bots::{self, OpenBotFacts};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
 use super::traffic_quota::Quota;
 use crate::lifecycle::wait_for_status::AwaitedState;
-use crate::store::{BotChunk, BotFilter, BotRow, PoolRow, SegmentPosition, StoreError};
+use crate::store::{BotChunk, BotFilter, BotRow, SegmentPosition, StoreError};
 
 const DEFAULT_PAGE: i64 = 50;
 const LARGEST_PAGE: i64 = 1_000;
@@ -82,46 +82,6 @@ impl Page {
     }
 }
 
-/// What a queue position and an estimate are made from: read once for a whole page, and only if somebody waits.
-#[derive(Debug, Default)]
-struct QueueFacts {
-    pools: Option<Vec<PoolRow>>,
-    positions: HashMap<Uuid, i64>,
-    /// What went wrong with the last try to start those that are being deployed.
-    start_errors: HashMap<Uuid, String>,
-}
-
-impl QueueFacts {
-    async fn read(&mut self, app: &App, reserved: &[BotId]) -> Result<(), Problem> {
-        if reserved.is_empty() {
-            return Ok(());
-        }
-        let positions = app.store.queue_positions(reserved).await?;
-        self.positions = positions.into_iter().map(|(bot, position)| (bot.0, position)).collect();
-        let errors = app.store.start_errors(reserved).await?;
-        self.start_errors = errors.into_iter().map(|(bot, error)| (bot.0, error)).collect();
-        if self.pools.is_none() {
-            self.pools = Some(app.store.pools().await?);
-        }
-        Ok(())
-    }
-
-    fn bot_dto(&self, bot: BotRow) -> BotDto {
-        let mut shape = BotDto::from(bot);
-        let position = self.positions.get(&shape.id).filter(|_| shape.status == ShownStatus::Queued.as_str());
-        if let (Some(position), Some(pools)) = (position, &self.pools) {
-            shape.queue_position = Some(*position);
-            let serving = pools.iter().filter(|pool| pool.platform.as_str() == shape.platform);
-            let serving = serving.map(|pool| (pool.mean_hold_ms, pool.slots));
-            shape.estimated_wait_ms = slot::estimated_wait_ms(*position, serving);
-        }
-        if shape.status == ShownStatus::Deploying.as_str() {
-            shape.error = self.start_errors.get(&shape.id).cloned().or(shape.error);
-        }
-        shape
-    }
-}
-
 /// Which bots a page is made of.
 #[derive(Clone, Copy, Debug)]
 pub enum Which {
@@ -140,20 +100,23 @@ impl Which {
     }
 }
 
-/// Fills a page with bots, newest first, with the queue position of those that wait.
+/// Fills a page with bots, newest first, with the deadlines of those that have not ended.
 pub async fn bots_page(app: &App, which: Which, mut filter: BotFilter, pager: Pager) -> Result<Response, Problem> {
-    let (mut pager, mut waiting) = (pager, QueueFacts::default());
+    let (mut pager, mut facts) = (pager, OpenBotFacts::default());
     loop {
         let wanted = pager.wanted();
         let chunk = which.read(app, &filter, wanted).await?;
-        waiting.read(app, &chunk.reserved()?).await?;
+        facts.read(app, &chunk.open()?).await?;
         for bot in chunk.iter() {
             if pager.is_full() {
                 return pager.finish(true);
             }
             let bot = bot?;
             filter.before = Some(bot.id);
-            pager.push(&waiting.bot_dto(bot), filter.before.map(|id| id.to_string()).unwrap_or_default())?;
+            pager.push(
+                &facts.bot_dto(bot, &app.deadlines),
+                filter.before.map(|id| id.to_string()).unwrap_or_default(),
+            )?;
         }
         if is_last(chunk.len(), wanted) {
             return pager.finish(false);
@@ -296,11 +259,7 @@ pub async fn meetings(State(app): State<App>, User(user): User, Asked(page): Ask
 /// A bot with its sessions.
 pub async fn with_sessions(app: &App, bot: BotRow) -> Result<OneBot, Problem> {
     let sessions = app.lifecycle.sessions(bot.id).await?;
-    let mut waiting = QueueFacts::default();
-    if matches!(bot.shown(), ShownStatus::Queued | ShownStatus::Deploying) {
-        waiting.read(app, &[bot.id]).await?;
-    }
-    let mut bot = waiting.bot_dto(bot);
+    let mut bot = open_bots::bot_dto(app, bot).await?;
     bot.sessions = Some(sessions.into_iter().map(SessionDto::from).collect());
     Ok(OneBot { bot })
 }

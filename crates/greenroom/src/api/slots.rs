@@ -14,11 +14,13 @@ use uuid::Uuid;
 
 use super::App;
 use super::audit;
+use super::dto::{FaultWord, PlatformWord, StatusWord};
 use super::extract::{Asked, Operator};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
 use super::reading::{Paging, is_last};
-use crate::store::{NewAuditEntry, PoolRow, SlotRow};
+use crate::explain::slot_deadline::SlotClocks;
+use crate::store::{NewAuditEntry, PoolRow, SlotBotRow, SlotRow};
 
 /// A slot, which runs one bot at a time.
 #[derive(Debug, Serialize, ToSchema)]
@@ -28,6 +30,13 @@ pub struct SlotDto {
     pub pool: String,
     /// `creating`, `idle`, `busy`, `error` or `draining`.
     pub status: &'static str,
+    /// Since when the slot has this status.
+    #[schema(value_type = String, format = DateTime)]
+    pub status_since: Timestamp,
+    /// For a slot in `error`: the next attempt to recover it. For a slot that is `creating`: when it must be ready.
+    /// Otherwise `null`.
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    pub deadline_at: Option<Timestamp>,
     /// Whether an agent runs in the slot. A bot then needs no start of the slot.
     pub hot: bool,
     /// The bot that has the slot.
@@ -46,6 +55,9 @@ pub struct SlotDto {
     pub created_at: Timestamp,
     /// The attributes that the requirements of bots refer to.
     pub attributes: AttributesDto,
+    /// The release that the slot runs. Not supported yet: always `null`.
+    #[schema(required)]
+    pub release: Option<String>,
     /// The memory in bytes of everything that runs in the slot, as its agent measured it when it last waited for a bot;
     /// `null` if no agent runs in the slot, or if it is not known.
     #[schema(required)]
@@ -82,19 +94,31 @@ fn is_hot(slot: &SlotRow, pools: &[PoolRow]) -> bool {
     pools.iter().any(|pool| pool.name == slot.pool && pool.has_agent(slot))
 }
 
-/// The memory of slots in which an agent runs, by name and incarnation.
-type Memory = HashMap<(SlotName, Uuid), i64>;
+/// What is shown of some slots beyond their rows.
+struct SlotFacts {
+    /// The memory of slots in which an agent runs, by name and incarnation.
+    memory: HashMap<(SlotName, Uuid), i64>,
+    clocks: SlotClocks,
+}
 
-async fn memory_of_hot(app: &App, slots: &[SlotRow], pools: &[PoolRow]) -> Result<Memory, Problem> {
-    let hot: Vec<SlotName> = slots.iter().filter(|slot| is_hot(slot, pools)).map(|slot| slot.name.clone()).collect();
-    Ok(app.store.memory_of_slots(&hot).await?)
+impl SlotFacts {
+    /// Reads the facts about these slots, with three queries at most.
+    async fn read(app: &App, slots: &[SlotRow], pools: &[PoolRow]) -> Result<Self, Problem> {
+        let hot = slots.iter().filter(|slot| is_hot(slot, pools)).map(|slot| slot.name.clone());
+        let memory = app.store.memory_of_slots(&hot.collect::<Vec<SlotName>>()).await?;
+        Ok(Self { memory, clocks: SlotClocks::read(&app.store, &app.keepers, slots).await? })
+    }
 }
 
 impl SlotDto {
     /// A slot of one of these pools.
-    fn new(slot: SlotRow, pools: &[PoolRow], memory: &Memory) -> Self {
+    fn new(slot: SlotRow, pools: &[PoolRow], facts: &SlotFacts) -> Self {
+        let pool = pools.iter().find(|pool| pool.name == slot.pool);
         Self {
-            memory_bytes: memory.get(&(slot.name.clone(), slot.incarnation)).copied(),
+            status_since: slot.status_since,
+            deadline_at: facts.clocks.deadline(&slot, pool),
+            release: None,
+            memory_bytes: facts.memory.get(&(slot.name.clone(), slot.incarnation)).copied(),
             name: slot.name.to_string(),
             hot: is_hot(&slot, pools),
             pool: slot.pool,
@@ -169,10 +193,69 @@ pub struct Failure {
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-pub struct SlotAndFailures {
+pub struct SlotAndHistory {
     pub slot: SlotDto,
     /// The failures in the slot, newest first.
     pub failures: Vec<Failure>,
+    /// The last 20 bots that ran in the slot, newest first. Only the newest bots of the installation are searched, and
+    /// those of the failures: at least 10,000 bots, and 40 for each slot, up to 100,000.
+    pub bots: Vec<SlotBot>,
+}
+
+/// A bot that ran in a slot, or runs in it. `GET /admin/bots/{id}` returns the whole bot.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SlotBot {
+    pub id: Uuid,
+    pub user_id: Uuid,
+    #[schema(value_type = PlatformWord)]
+    pub platform: &'static str,
+    pub native_meeting_id: String,
+    #[schema(required)]
+    pub bot_display_name: Option<String>,
+    #[schema(value_type = StatusWord)]
+    pub status: &'static str,
+    #[schema(value_type = String, format = DateTime)]
+    pub status_since: Timestamp,
+    #[schema(required)]
+    pub reason: Option<String>,
+    /// The cause of the end; `null` before the end.
+    #[schema(value_type = Option<FaultWord>, required)]
+    pub fault: Option<&'static str>,
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    pub start_time: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime, required)]
+    pub end_time: Option<Timestamp>,
+    #[schema(value_type = String, format = DateTime)]
+    pub created_at: Timestamp,
+}
+
+impl From<SlotBotRow> for SlotBot {
+    fn from(bot: SlotBotRow) -> Self {
+        Self {
+            id: bot.id.0,
+            user_id: bot.user_id.0,
+            platform: bot.platform.as_str(),
+            native_meeting_id: bot.native_meeting_id,
+            bot_display_name: bot.bot_display_name,
+            status: bot.status.as_str(),
+            status_since: bot.status_since,
+            reason: bot.reason,
+            fault: bot.fault.map(domain::Fault::as_str),
+            start_time: bot.start_time,
+            end_time: bot.end_time,
+            created_at: bot.created_at,
+        }
+    }
+}
+
+/// How many bots of a slot are shown.
+const BOTS_OF_SLOT: i64 = 20;
+
+/// How many of the newest bots are searched for those of one slot: about twice as many as its last 20 bots need if all
+/// slots are used equally.
+fn bots_to_search(pools: &[PoolRow]) -> i64 {
+    let slots: i64 = pools.iter().map(|pool| pool.slots).sum();
+    slots.saturating_mul(2 * BOTS_OF_SLOT).clamp(10_000, 100_000)
 }
 
 /// List slots
@@ -197,14 +280,14 @@ pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<Slo
         let before = after.as_ref().map(|after| (after.pool.as_str(), after.number));
         let chunk = app.store.slots_after(filter.pool.as_deref(), status, before, wanted).await?;
         let read = chunk.len();
-        let memory = memory_of_hot(&app, &chunk, &pools).await?;
+        let facts = SlotFacts::read(&app, &chunk, &pools).await?;
         for slot in chunk {
             if pager.is_full() {
                 return pager.finish(true);
             }
             let cursor = format!("{}-{}", slot.number, slot.pool);
             after = Some(SlotCursor { number: slot.number, pool: slot.pool.clone() });
-            pager.push(&SlotDto::new(slot, &pools, &memory), cursor)?;
+            pager.push(&SlotDto::new(slot, &pools, &facts), cursor)?;
         }
         if is_last(read, wanted) {
             return pager.finish(false);
@@ -218,24 +301,24 @@ async fn find(app: &App, name: &str) -> Result<SlotRow, Problem> {
 
 async fn slot_dto(app: &App, slot: SlotRow) -> Result<SlotDto, Problem> {
     let pools = app.store.pools().await?;
-    let memory = memory_of_hot(app, std::slice::from_ref(&slot), &pools).await?;
-    Ok(SlotDto::new(slot, &pools, &memory))
+    let facts = SlotFacts::read(app, std::slice::from_ref(&slot), &pools).await?;
+    Ok(SlotDto::new(slot, &pools, &facts))
 }
 
 /// Get a slot
 ///
-/// Returns the slot and its failures, or 404 `not_found` if there is no such slot.
+/// Returns the slot, its failures and the last bots that ran in it, or 404 `not_found` if there is no such slot.
 #[utoipa::path(
     get, path = "/admin/slots/{name}", tag = "For operators",
     params(("name" = String, Path, description = "The name of the slot")),
-    responses((status = 200, description = "The slot and its failures", body = SlotAndFailures)),
+    responses((status = 200, description = "The slot, its failures and its bots", body = SlotAndHistory)),
     security(("admin_token" = [])),
 )]
 pub async fn slot(
     State(app): State<App>,
     _: Operator,
     Path(name): Path<String>,
-) -> Result<Json<SlotAndFailures>, Problem> {
+) -> Result<Json<SlotAndHistory>, Problem> {
     let slot = find(&app, &name).await?;
     let failures = app.store.failures_in(&slot.name).await?.into_iter().map(|failure| Failure {
         at: failure.at,
@@ -244,7 +327,11 @@ pub async fn slot(
         log: failure.log,
     });
     let failures = failures.collect();
-    Ok(Json(SlotAndFailures { failures, slot: slot_dto(&app, slot).await? }))
+    let pools = app.store.pools().await?;
+    let bots = app.store.bots_in_slot(&slot.name, bots_to_search(&pools), BOTS_OF_SLOT).await?;
+    let facts = SlotFacts::read(&app, std::slice::from_ref(&slot), &pools).await?;
+    let slot = SlotDto::new(slot, &pools, &facts);
+    Ok(Json(SlotAndHistory { slot, failures, bots: bots.into_iter().map(Into::into).collect() }))
 }
 
 /// Drains a slot, and records it as the call that the operator made.

@@ -289,7 +289,7 @@ fn coolify(section: &mut Section<'_>) -> Option<CoolifyConfig> {
 }
 
 /// The name and the tag of an image. `tag` takes precedence over a tag in the name.
-fn parted(image: String, tag: Option<String>) -> (String, String) {
+pub fn parted(image: String, tag: Option<String>) -> (String, String) {
     // A colon before the last slash belongs to the port of a registry.
     let at =
         image.rfind('@').or_else(|| image.rfind(':').filter(|colon| image.rfind('/').is_none_or(|at| at < *colon)));

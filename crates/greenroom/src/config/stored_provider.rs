@@ -74,6 +74,18 @@ impl StoredProvider {
         self
     }
 
+    /// The image of the slots, if the provider uses images.
+    pub fn image(&self) -> Option<String> {
+        let text = |key: &str| self.section.get(key).and_then(Value::as_str).map(str::to_owned);
+        Some(match text("tag") {
+            Some(tag) => {
+                let (image, tag) = provider::parted(text("image")?, Some(tag));
+                format!("{image}:{tag}")
+            }
+            None => text("image")?,
+        })
+    }
+
     /// The provider as it was configured. `secret` returns a secret by the name of its variable.
     pub fn restore(
         &self,

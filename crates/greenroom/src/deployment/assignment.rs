@@ -226,6 +226,7 @@ mod tests {
             meeting_url: "https://meet.google.com/abc-defg-hij".to_owned(),
             bot_display_name: None,
             status: Status::Reserved,
+            status_since: Timestamp::UNIX_EPOCH,
             reason: None,
             fault: None,
             error: None,

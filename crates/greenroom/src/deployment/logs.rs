@@ -78,8 +78,10 @@ impl Deployment {
         // A bot that was assigned by hand runs its process elsewhere.
         let provider = self.provider(&slot.pool).filter(|_| bot.slot.as_ref() == Some(&slot.name))?;
         // Before the slot is started for this bot, the provider's log belongs to an earlier bot.
-        let is_started = bot.has_session
-            || self.0.store.clocks(bot.id).await.ok()?.is_some_and(|clocks| clocks.awaited_since.is_some());
+        let is_started = bot.has_session || {
+            let clocks = self.0.store.bot_clocks(&[bot.id]).await.ok()?;
+            clocks.iter().any(|(_, clocks)| clocks.awaited_since.is_some())
+        };
         if !is_started {
             return None;
         }

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use domain::pool::MOST_SLOTS;
 use domain::{Deadlines, Status};
 use jiff::Timestamp;
+use serde_json::{Value, json};
 
 use super::bot::estimated_wait_ms;
 use super::first_line;
 use super::moment::{after, distance, length};
+use super::slot_deadline::recovery_at;
 use crate::deployment::Deployment;
 use crate::keepers::driver::Keepers;
 use crate::store::{KeeperRow, PoolRow, QueueRow, ServerRow, SlotRow, Store, StoreError, WaitingForPerson};
@@ -64,11 +67,20 @@ impl Kind {
     }
 }
 
-/// The call that an operator would make.
+/// The call that an operator would make: complete, so that a page can offer it as one button.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Action {
     pub method: &'static str,
     pub path: String,
+    pub body: Option<Value>,
+    /// What the call does, in a few words.
+    pub label: String,
+}
+
+impl Action {
+    fn new(method: &'static str, path: String, label: impl Into<String>) -> Self {
+        Self { method, path, body: None, label: label.into() }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,19 +96,29 @@ pub struct Item {
     pub action: Option<Action>,
 }
 
-/// Finds everything that needs a person, the most urgent first.
+/// What needs a person, the most urgent first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attention {
+    /// At most [`ITEMS`].
+    pub items: Vec<Item>,
+    /// How many more there are.
+    pub more: i64,
+}
+
+/// Finds everything that needs a person.
 pub async fn attention(
     store: &Store,
     deployment: &Deployment,
     keepers: &Keepers,
     deadlines: &Deadlines,
     now: Timestamp,
-) -> Result<Vec<Item>, StoreError> {
+) -> Result<Attention, StoreError> {
     let (keeper_rows, leader) = keepers.shown().await?;
-    let recovery_at = keeper_rows.iter().find(|row| row.name == "recovery").and_then(|row| row.next_run);
+    let recovery_at = recovery_at(&keeper_rows);
     let mut items = Vec::new();
-    let bots = store.bots_waiting_for_person(ROWS).await?;
-    items.extend(bots.iter().filter_map(|bot| waiting_for_person(bot, deadlines.no_join, now)));
+    let half_over = now.saturating_sub(deadlines.no_join / 2).unwrap_or(now);
+    let (bots, all_bots) = store.bots_waiting_for_person(half_over, ROWS).await?;
+    items.extend(bots.iter().map(|bot| waiting_for_person(bot, deadlines, now)));
     items.extend(deployment.failing_providers().into_iter().map(provider_unavailable));
     let closed = store.stopped_budgets().await?;
     items.extend(closed.into_iter().map(|(budget, left)| provider_closed(budget, after(now, left))));
@@ -104,47 +126,53 @@ pub async fn attention(
     if !queue.is_empty() {
         items.extend(queues_too_long(&queue, &store.pools().await?, now));
     }
-    let slots = store.slots_in_error(ROWS).await?;
+    let (slots, all_slots) = store.slots_in_error(ROWS).await?;
     items.extend(slots.iter().map(|slot| slot_error(slot, deployment.max_recovery_attempts(), recovery_at)));
     items.extend(keeper_rows.iter().filter_map(|row| keeper_late(row, leader.as_deref(), now)));
     items.extend(store.silent_servers().await?.iter().map(|server| replica_missing(server, now)));
-    Ok(most_urgent(items))
+    Ok(most_urgent(items, not_read(all_bots, bots.len()) + not_read(all_slots, slots.len())))
 }
 
-fn most_urgent(mut items: Vec<Item>) -> Vec<Item> {
+/// How many rows of this number were not read.
+fn not_read(all: i64, read: usize) -> i64 {
+    all.saturating_sub(i64::try_from(read).unwrap_or(i64::MAX)).max(0)
+}
+
+fn most_urgent(mut items: Vec<Item>, not_read: i64) -> Attention {
     // An item without a deadline comes after those with one.
     items.sort_by_key(|item| {
         (item.severity, item.deadline_at.unwrap_or(Timestamp::MAX), item.kind, item.subject.clone())
     });
+    let more = not_read + i64::try_from(items.len().saturating_sub(ITEMS)).unwrap_or(i64::MAX);
     items.truncate(ITEMS);
-    items
+    Attention { items, more }
 }
 
 /// A bot that needs help, or that has waited in the lobby for at least half of its time.
-fn waiting_for_person(row: &WaitingForPerson, no_join: Duration, now: Timestamp) -> Option<Item> {
-    let deadline = after(row.joins_since.unwrap_or(row.since), no_join);
+fn waiting_for_person(row: &WaitingForPerson, deadlines: &Deadlines, now: Timestamp) -> Item {
+    let (since, no_join) = (row.clocks.status_since, deadlines.no_join);
+    let deadline = deadlines.of_bot(&row.clocks).map_or_else(|| after(since, no_join), |(_, deadline)| deadline);
     let left = if deadline > now { distance(deadline, now) } else { Duration::ZERO };
-    let (severity, kind, message) = match row.status {
+    let (severity, kind, message) = match row.clocks.status {
         Status::NeedsHelp => {
             let reason = row.reason.as_deref().map(|reason| format!(": {}", first_line(reason))).unwrap_or_default();
             (Severity::Critical, Kind::NeedsHelp, format!("The bot needs help{reason}"))
         }
-        _ if left > no_join / 2 => return None,
         _ => {
             let severity = if left > no_join / 5 { Severity::Warning } else { Severity::Critical };
-            let message = format!("The bot waits in the lobby for {}", length(distance(now, row.since)));
+            let message = format!("The bot waits in the lobby for {}", length(distance(now, since)));
             (severity, Kind::AwaitingAdmission, message)
         }
     };
-    Some(Item {
+    Item {
         severity,
         kind,
         subject: row.bot.to_string(),
-        since: Some(row.since),
+        since: Some(since),
         deadline_at: Some(deadline),
         message,
-        action: Some(Action { method: "GET", path: format!("/admin/bots/{}/explain", row.bot) }),
-    })
+        action: Some(Action::new("DELETE", format!("/admin/bots/{}", row.bot), "Stop the bot")),
+    }
 }
 
 fn provider_unavailable((pool, since, error): (String, Timestamp, String)) -> Item {
@@ -152,7 +180,7 @@ fn provider_unavailable((pool, since, error): (String, Timestamp, String)) -> It
         severity: Severity::Critical,
         kind: Kind::ProviderUnavailable,
         message: format!("The provider of the pool does not answer: {}", first_line(&error)),
-        action: Some(Action { method: "GET", path: format!("/admin/pools/{pool}") }),
+        action: Some(Action::new("GET", format!("/admin/pools/{pool}"), "Show the pool")),
         subject: pool,
         since: Some(since),
         deadline_at: None,
@@ -176,16 +204,16 @@ fn provider_closed(budget: String, until: Timestamp) -> Item {
 fn queues_too_long(queue: &[QueueRow], pools: &[PoolRow], now: Timestamp) -> Vec<Item> {
     let mut late: BTreeMap<&str, Vec<&QueueRow>> = BTreeMap::new();
     for entry in queue {
-        let Some(platform) = pools.iter().find(|pool| pool.name == entry.pool).map(|pool| pool.platform) else {
-            continue;
-        };
-        let serving = pools.iter().filter(|pool| pool.platform == platform);
-        let wait = estimated_wait_ms(entry.position, serving).and_then(|wait| u64::try_from(wait).ok());
+        let Some(pool) = pools.iter().find(|pool| pool.name == entry.pool) else { continue };
+        let wait = estimated_wait_ms(entry.position, pool.platform, pools).and_then(|wait| u64::try_from(wait).ok());
         if wait.is_some_and(|wait| after(now, Duration::from_millis(wait)) > entry.timeout_at) {
             late.entry(&entry.pool).or_default().push(entry);
         }
     }
     let item = |(pool, entries): (&str, Vec<&QueueRow>)| {
+        let max_slots = pools.iter().find(|row| row.name == pool).map_or(0, |row| row.max_slots);
+        let enough = (max_slots + i64::try_from(entries.len()).unwrap_or(0)).min(i64::from(MOST_SLOTS));
+        let raise = Action::new("PATCH", format!("/admin/pools/{pool}"), format!("Raise `max_slots` to {enough}"));
         let wait = if entries.len() == 1 { "1 bot waits".to_owned() } else { format!("{} bots wait", entries.len()) };
         Item {
             severity: Severity::Warning,
@@ -194,7 +222,7 @@ fn queues_too_long(queue: &[QueueRow], pools: &[PoolRow], now: Timestamp) -> Vec
             since: entries.iter().map(|entry| entry.queued_at).min(),
             deadline_at: entries.iter().map(|entry| entry.timeout_at).min(),
             message: format!("{wait} in the queue for longer than allowed, by the estimate. Raise `max_slots`"),
-            action: Some(Action { method: "PATCH", path: format!("/admin/pools/{pool}") }),
+            action: Some(Action { body: Some(json!({ "max_slots": enough })), ..raise }),
         }
     };
     late.into_iter().map(item).collect()
@@ -210,7 +238,7 @@ fn slot_error(slot: &SlotRow, max_attempts: i64, recovery_at: Option<Timestamp>)
         since: Some(slot.status_since),
         deadline_at: recovery_at,
         message: format!("The slot is in error, after {attempts} of {max_attempts} attempts to recover it: {error}"),
-        action: Some(Action { method: "POST", path: format!("/admin/slots/{}/recover", slot.name) }),
+        action: Some(Action::new("POST", format!("/admin/slots/{}/recover", slot.name), "Recover the slot")),
     }
 }
 
@@ -228,7 +256,7 @@ fn keeper_late(row: &KeeperRow, leader: Option<&str>, now: Timestamp) -> Option<
         since: Some(due),
         deadline_at: None,
         message: format!("The keeper is late by {}; {leader}", length(distance(now, due))),
-        action: Some(Action { method: "POST", path: format!("/admin/{}/run", row.name) }),
+        action: Some(Action::new("POST", format!("/admin/{}/run", row.name), "Run the keeper")),
     })
 }
 
@@ -255,29 +283,32 @@ fn replica_missing(server: &ServerRow, now: Timestamp) -> Item {
 mod tests {
     use super::*;
     use domain::BotId;
+    use domain::deadline::{BotClocks, SessionClocks};
     use uuid::Uuid;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(second).unwrap()
     }
 
-    fn lobby(since: i64, now: i64) -> Option<Severity> {
-        let row = WaitingForPerson {
-            bot: BotId(Uuid::nil()),
+    fn lobby(now: i64) -> Item {
+        let clocks = BotClocks {
             status: Status::AwaitingAdmission,
-            since: at(since),
-            joins_since: Some(at(since)),
-            reason: None,
+            status_since: at(5),
+            queue_until: None,
+            deploy_until: None,
+            awaited_since: Some(at(0)),
+            session: Some(SessionClocks { started_at: at(0), joined_at: None, last_heartbeat_at: None }),
         };
-        waiting_for_person(&row, Duration::from_secs(600), at(now)).map(|item| item.severity)
+        let row = WaitingForPerson { bot: BotId(Uuid::nil()), clocks, reason: None };
+        waiting_for_person(&row, &Deadlines { no_join: Duration::from_secs(600), ..Deadlines::default() }, at(now))
     }
 
     #[test]
-    fn a_bot_in_the_lobby_needs_a_person_from_the_half_of_its_time_on() {
-        assert_eq!(lobby(0, 299), None);
-        assert_eq!(lobby(0, 300), Some(Severity::Warning));
-        assert_eq!(lobby(0, 480), Some(Severity::Critical));
-        assert_eq!(lobby(0, 999), Some(Severity::Critical));
+    fn a_bot_in_the_lobby_is_critical_in_the_last_part_of_its_time() {
+        assert_eq!(lobby(300).severity, Severity::Warning);
+        assert_eq!(lobby(480).severity, Severity::Critical);
+        let late = lobby(999);
+        assert_eq!((late.severity, late.since, late.deadline_at), (Severity::Critical, Some(at(5)), Some(at(600))));
     }
 
     #[test]
@@ -305,8 +336,9 @@ mod tests {
         items.push(item(Severity::Warning, Some(9), 900));
         items.push(item(Severity::Critical, None, 901));
         items.push(item(Severity::Critical, Some(50), 902));
-        let sorted = most_urgent(items);
-        let subjects: Vec<&str> = sorted.iter().take(5).map(|item| item.subject.as_str()).collect();
-        assert_eq!((subjects, sorted.len()), (vec!["902", "901", "900", "000", "001"], ITEMS));
+        let Attention { items, more } = most_urgent(items, 7);
+        let subjects: Vec<&str> = items.iter().take(5).map(|item| item.subject.as_str()).collect();
+        assert_eq!((subjects, items.len()), (vec!["902", "901", "900", "000", "001"], ITEMS));
+        assert_eq!(more, 53 + 7, "the rest, and what was not read");
     }
 }

@@ -1,6 +1,6 @@
 //! The explanation of one bot.
 
-use domain::ShownStatus;
+use domain::{Platform, ShownStatus};
 
 use super::moment::{distance, length};
 use super::provider::ProviderReport;
@@ -14,19 +14,12 @@ pub const LOG_LINES: usize = 20;
 impl Explainer {
     /// Explains a bot. The caller reads the log, because a running bot's log is at its provider.
     pub async fn bot(&self, bot: &BotRow, log: BotLog) -> Result<Explanation, StoreError> {
-        let clocks = self.store.clocks(bot.id).await?;
         let waiting = match bot.status.is_ended() {
             true => None,
-            false => Some(self.bot_waiting(bot, clocks).await?),
+            false => Some(self.bot_waiting(bot).await?),
         };
         let steps = self.steps(bot).await?;
-        let shown = bot.shown();
-        // A bot that got its slot has the stored status that it had in the queue, so its last step knows more.
-        let last_step = steps.iter().rev().find(|step| step.status.is_some());
-        let since = match last_step.filter(|step| step.status == Some(shown)) {
-            Some(step) => step.at,
-            None => clocks.map_or(bot.updated_at, |clocks| clocks.status_since),
-        };
+        let (shown, since) = (bot.shown(), bot.status_since);
         let last_lines = log.last(LOG_LINES).lines;
         let last_lines = last_lines.iter().map(|line| self.quote(&line.text).into_owned()).collect();
         let provider = ProviderReport { last_lines, ..self.provider_of_bot(bot, waiting.as_ref()).await? };
@@ -86,11 +79,12 @@ impl Explainer {
     async fn estimated_wait_ms(&self, bot: &BotRow) -> Result<Option<i64>, StoreError> {
         let Some(entry) = self.store.queue_entry(bot.id).await? else { return Ok(None) };
         let pools = self.store.pools().await?;
-        Ok(estimated_wait_ms(entry.position, pools.iter().filter(|pool| pool.platform == bot.platform)))
+        Ok(estimated_wait_ms(entry.position, bot.platform, &pools))
     }
 }
 
-/// How long a bot at this position will probably wait for a slot of these pools.
-pub(super) fn estimated_wait_ms<'a>(position: i64, pools: impl Iterator<Item = &'a PoolRow>) -> Option<i64> {
-    domain::slot::estimated_wait_ms(position, pools.map(|pool| (pool.mean_hold_ms, pool.slots)))
+/// How long a bot at this position of a platform's queue will probably wait for a slot of these pools.
+pub fn estimated_wait_ms(position: i64, platform: Platform, pools: &[PoolRow]) -> Option<i64> {
+    let serving = pools.iter().filter(|pool| pool.platform == platform);
+    domain::slot::estimated_wait_ms(position, serving.map(|pool| (pool.mean_hold_ms, pool.slots)))
 }

@@ -4,6 +4,7 @@
 //! - this file: an explanation and its parts
 //! - [`bot`], [`slot`]: the explanation of one bot, and of one slot
 //! - [`waiting`]: what a bot or a slot waits for, and until when
+//! - [`slot_deadline`]: when the server acts on a slot
 //! - [`steps`]: what a bot did so far, and how long each step took
 //! - [`provider`]: what the provider says about a slot
 //! - [`advice`]: what a person can do
@@ -18,6 +19,7 @@ pub mod moment;
 pub mod provider;
 pub mod redact;
 pub mod slot;
+pub mod slot_deadline;
 pub mod steps;
 pub mod waiting;
 

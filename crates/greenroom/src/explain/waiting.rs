@@ -1,12 +1,14 @@
 //! What a bot or a slot waits for, and until when.
 
+use domain::deadline::AwaitedStep;
 use domain::{SlotName, SlotStatus, Status};
 use jiff::Timestamp;
 
 use super::Explainer;
-use super::moment::{after, moment};
-use crate::keepers::deployment::{DELETED_AGAIN_AFTER, WAITS_WITHIN};
-use crate::store::{BotRow, Clocks, GatePlace, PoolRow, SessionRow, SlotRow, StoreError};
+use super::moment::moment;
+use super::slot_deadline::{SlotClocks, recovery_at};
+use crate::keepers::deployment::DELETED_AGAIN_AFTER;
+use crate::store::{BotRow, GatePlace, PoolRow, SlotRow, StoreError};
 
 /// What something waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,49 +45,40 @@ impl Waiting {
 
 impl Explainer {
     /// What a bot that has not ended waits for.
-    pub(super) async fn bot_waiting(&self, bot: &BotRow, clocks: Option<Clocks>) -> Result<Waiting, StoreError> {
-        if let Some(entry) = self.store.queue_entry(bot.id).await? {
-            let what = format!("a slot of {}, at position {} of the queue", entry.pool, entry.position);
-            return Ok(Waiting::until(what, entry.timeout_at));
-        }
-        if let Some(slot) = &bot.slot
-            && let Some(waiting) = self.deployment_waiting(slot).await?
-        {
-            return Ok(waiting);
-        }
-        let Some(clocks) = clocks else { return Ok(Waiting::for_ever("nothing")) };
-        let sessions = self.store.sessions(bot.id).await?;
-        let session = sessions.into_iter().find(|session| Some(session.connection_id) == bot.connection_id);
-        Ok(self.running_bot_waiting(bot.status, clocks, session.as_ref()))
-    }
-
-    /// What a bot waits for whose slot is started, or which needs none.
-    fn running_bot_waiting(&self, status: Status, clocks: Clocks, session: Option<&SessionRow>) -> Waiting {
-        let limits = &self.deadlines;
-        match (status, session) {
-            (Status::Stopping, _) => {
-                let killed_at = after(clocks.status_since, limits.stop_grace);
-                Waiting::until("its end", killed_at).with_words("; the provider kills it at ")
-            }
-            (_, None) => match clocks.awaited_since {
-                Some(since) => Waiting::until("its first call", after(since, limits.no_start)),
-                None => Waiting::for_ever("the start of its slot"),
+    pub(super) async fn bot_waiting(&self, bot: &BotRow) -> Result<Waiting, StoreError> {
+        let clocks = self.store.bot_clocks(&[bot.id]).await?.pop();
+        let deadline = clocks.and_then(|(_, clocks)| self.deadlines.of_bot(&clocks));
+        let Some((step, until)) = deadline else { return Ok(Waiting::for_ever("the start of its slot")) };
+        Ok(match step {
+            AwaitedStep::Slot => match self.store.queue_entry(bot.id).await? {
+                Some(entry) => {
+                    let what = format!("a slot of {}, at position {} of the queue", entry.pool, entry.position);
+                    Waiting::until(what, until)
+                }
+                // It has left the queue since the clocks were read.
+                None => Waiting::until("a slot", until),
             },
-            (Status::Active, Some(session)) => {
-                let heard = session.last_heartbeat_at.unwrap_or(clocks.status_since).max(clocks.status_since);
-                Waiting::until("the end of the meeting", after(heard, limits.heartbeat_lost))
-                    .with_words("; its next heartbeat is due by ")
+            AwaitedStep::Deployment => {
+                let waiting = match &bot.slot {
+                    Some(slot) => self.deployment_waiting(slot).await?,
+                    None => None,
+                };
+                waiting.unwrap_or_else(|| Waiting::until("the start of its slot", until))
             }
-            (status, Some(session)) => {
-                let since = if session.joined_at.is_none() { session.started_at } else { clocks.status_since };
-                let what = match status {
+            AwaitedStep::FirstCallback => Waiting::until("its first call", until),
+            AwaitedStep::Join => {
+                let what = match bot.status {
                     Status::NeedsHelp => "the help of a person",
                     Status::AwaitingAdmission => "admission to the meeting",
                     _ => "its entry into the meeting",
                 };
-                Waiting::until(what, after(since, limits.no_join))
+                Waiting::until(what, until)
             }
-        }
+            AwaitedStep::Heartbeat => {
+                Waiting::until("the end of the meeting", until).with_words("; its next heartbeat is due by ")
+            }
+            AwaitedStep::End => Waiting::until("its end", until).with_words("; the provider kills it at "),
+        })
     }
 
     /// What a slot waits for.
@@ -96,7 +89,8 @@ impl Explainer {
         Ok(match (slot.status, slot.bot_id) {
             (SlotStatus::Idle, _) => Waiting::for_ever("a bot"),
             (SlotStatus::Creating, None) if pool.is_some_and(|pool| pool.hot) => {
-                Waiting::until("the first request of its agent", after(slot.status_since, WAITS_WITHIN))
+                let until = SlotClocks::default().deadline(slot, pool);
+                Waiting { until, ..Waiting::until("the first request of its agent", slot.status_since) }
             }
             (SlotStatus::Error, _) => self.recovery().await?,
             (SlotStatus::Draining, None) => {
@@ -106,8 +100,7 @@ impl Explainer {
             (_, Some(id)) => match self.store.bot(id).await? {
                 Some(bot) if bot.status.is_ended() => Waiting::for_ever("cleanup, because its bot has ended"),
                 Some(bot) => {
-                    let clocks = self.store.clocks(id).await?;
-                    let waiting = self.bot_waiting(&bot, clocks).await?;
+                    let waiting = self.bot_waiting(&bot).await?;
                     Waiting { what: format!("its bot, which waits for {}", waiting.what), ..waiting }
                 }
                 None => Waiting::for_ever("nothing: the database does not have its bot"),
@@ -118,8 +111,7 @@ impl Explainer {
 
     /// The next run of the keeper that recovers slots.
     async fn recovery(&self) -> Result<Waiting, StoreError> {
-        let keepers = self.store.keepers().await?;
-        let next = keepers.into_iter().find(|keeper| keeper.name == "recovery").and_then(|keeper| keeper.next_run);
+        let next = recovery_at(&self.store.keepers().await?);
         Ok(match next {
             Some(next) => Waiting::until("recovery", next).with_words(", "),
             None => Waiting::for_ever("recovery, as soon as a replica leads the keepers"),

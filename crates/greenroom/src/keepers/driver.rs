@@ -314,6 +314,11 @@ impl Keepers {
 
     /// Returns what each keeper did last, and which replica leads. This process may know a newer run than the store.
     pub async fn shown(&self) -> Result<(Vec<KeeperRow>, Option<String>), StoreError> {
+        Ok((self.rows().await?, self.0.leadership.leader().await?))
+    }
+
+    /// Every keeper, with the newest facts about its runs.
+    pub async fn rows(&self) -> Result<Vec<KeeperRow>, StoreError> {
         let Self(inner) = self;
         let written = inner.store.keepers().await?;
         let shown = inner.posts.iter().map(|post| {
@@ -325,7 +330,7 @@ impl Keepers {
             }
             KeeperRow { name: name.to_owned(), ..row }
         });
-        Ok((shown.collect(), inner.leadership.leader().await?))
+        Ok(shown.collect())
     }
 }
 

@@ -56,10 +56,11 @@ pub async fn answer(
             (Reply::Reserve(reply, _permit), JobAnswer::Reserve(Err(refusal))) => drop(reply.send(Err(refusal.into()))),
             (Reply::Reserve(reply, permit), JobAnswer::Reserve(Ok(reserved))) => {
                 let made = new.get(&reserved.bot).filter(|_| reserved.is_new);
+                let is_awaited = made.is_some_and(|new| new.is_awaited);
                 let details = made.and_then(|new| details.remove(&new.job));
                 let bot = bots.get(&reserved.bot);
                 match details.zip(bot) {
-                    Some((details, bot)) => drop(reply.send(Ok(of(row(bot, details, now), &reserved)))),
+                    Some((details, bot)) => drop(reply.send(Ok(of(row(bot, details, now), &reserved, is_awaited)))),
                     None => known.push((reply, permit, reserved)),
                 }
             }
@@ -87,13 +88,13 @@ pub async fn answer(
             let found = "a bot that does not exist".to_owned();
             StoreError::Inconsistent { call: "bots.by_id", table, column: "bot_id", row, found }.into()
         };
-        let _ = reply.send(bot.map(|bot| of(bot, &reserved)).ok_or_else(gone));
+        let _ = reply.send(bot.map(|bot| of(bot, &reserved, false)).ok_or_else(gone));
     }
 }
 
-fn of(bot: BotRow, reserved: &job::Reserved) -> Reserved {
+fn of(bot: BotRow, reserved: &job::Reserved, is_awaited: bool) -> Reserved {
     let job::Reserved { is_new, queue_position, estimated_wait_ms, .. } = reserved.clone();
-    Reserved { bot, is_new, queue_position, estimated_wait_ms }
+    Reserved { bot, is_new, is_awaited, queue_position, estimated_wait_ms }
 }
 
 /// The row of a bot that was just written.
@@ -106,6 +107,7 @@ fn row(bot: &OpenBot, details: BotDetails, now: Timestamp) -> BotRow {
         meeting_url: details.meeting_url,
         bot_display_name: details.bot_display_name,
         status: bot.status,
+        status_since: now,
         reason: None,
         fault: None,
         error: None,

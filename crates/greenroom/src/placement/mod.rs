@@ -59,6 +59,8 @@ pub struct Placement {
 pub struct Reserved {
     pub bot: BotRow,
     pub is_new: bool,
+    /// Only for a new bot: an agent waits in its slot, so that its first callback is expected from now on.
+    pub is_awaited: bool,
     pub queue_position: Option<i64>,
     pub estimated_wait_ms: Option<i64>,
 }

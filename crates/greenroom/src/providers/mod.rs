@@ -34,6 +34,7 @@ use async_trait::async_trait;
 use domain::{Requirements, SlotName};
 use tokio::time::Instant;
 
+use crate::config::stored_provider::StoredProvider;
 use check::Check;
 
 pub use crate::store::{Image, LogLine, Pulled};
@@ -295,6 +296,11 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
 
     /// Shows a person the activity of the slot, if the provider can. Errors are ignored.
     async fn describe(&self, _slot: &SlotName, _description: &str) {}
+}
+
+/// The image of a pool's slots, from the stored settings of its provider. `None` if the provider uses no images.
+pub fn configured_image(settings: &str) -> Option<String> {
+    serde_json::from_str::<StoredProvider>(settings).ok()?.image()
 }
 
 /// The provider of each pool, by the pool's name.

@@ -20,6 +20,8 @@ record! {
         pub meeting_url: String,
         pub bot_display_name: Option<String>,
         pub status: Status,
+        /// Since when it has its status, as shown.
+        pub status_since: Timestamp,
         pub reason: Option<String>,
         pub fault: Option<Fault>,
         pub error: Option<String>,
@@ -143,15 +145,16 @@ impl BotChunk {
         self.0.iter().map(bot)
     }
 
-    /// The bots that may be waiting for a slot.
-    pub fn reserved(&self) -> Result<Vec<BotId>, StoreError> {
-        let mut reserved = Vec::new();
+    /// The bots that have not ended, with their statuses.
+    pub fn open(&self) -> Result<Vec<(BotId, Status)>, StoreError> {
+        let mut open = Vec::new();
         for row in &self.0 {
-            if row.word::<Status>("status")? == Status::Reserved {
-                reserved.push(BotId(row.id("id")?));
+            let status = row.word::<Status>("status")?;
+            if !status.is_ended() {
+                open.push((BotId(row.id("id")?), status));
             }
         }
-        Ok(reserved)
+        Ok(open)
     }
 }
 
@@ -354,7 +357,10 @@ impl Tx {
         self.run(
             sql!(
                 "bots.connect",
-                "UPDATE bots SET connection_id = $2, awaited_since = $3, slot = NULL, updated_at = $3 WHERE id = $1"
+                "UPDATE bots SET connection_id = $2, awaited_since = $3, slot = NULL, updated_at = $3,
+                        status_since = CASE WHEN status = 'reserved' AND connection_id IS NULL
+                                            THEN $3 ELSE status_since END
+                  WHERE id = $1"
             ),
             args![id, to, now],
         )

@@ -1,6 +1,8 @@
 //! The deployments at the gates. Each host has one gate. A deployment waits at the gate or has passed it, and a replica
 //! holds it after that. [`super::replicas`] releases the deployments of a dead replica.
 
+use std::collections::HashMap;
+
 use domain::planner::changes::GateState;
 use domain::{BotId, SlotName};
 use jiff::Timestamp;
@@ -202,6 +204,28 @@ impl Store {
             .await?
             .iter()
             .map(deployment)
+            .collect()
+    }
+
+    /// Until when these slots may wait at the deploy gate or be started. Slots without a deployment are left out.
+    pub async fn deployment_timeouts(&self, slots: &[SlotName]) -> Result<HashMap<SlotName, Timestamp>, StoreError> {
+        if slots.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let slots: Vec<Value> = slots.iter().map(|slot| json!({ "slot": slot.as_str() })).collect();
+        self.reader()
+            .all(
+                sql_over!(
+                    "deployments.timeouts",
+                    "SELECT slot, timeout_at FROM deployments WHERE slot IN (SELECT slot FROM",
+                    (slot "TEXT"),
+                    ")"
+                ),
+                args![slots],
+            )
+            .await?
+            .iter()
+            .map(|row| Ok((SlotName::stored(row.text("slot")?), row.time("timeout_at")?)))
             .collect()
     }
 

@@ -11,9 +11,10 @@
 //! - [`failures`], [`budgets`]: the errors of providers, and the limits of requests to them
 //! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`batch_write`], [`changed`], [`columns`],
 //!   [`row_locations`], [`sqlite_writer`]: placement's copy in memory, and its writes
-//! - [`slot_memory`], [`live`]: the memory of slots, and what operators see live
+//! - [`slot_memory`], [`slot_bots`], [`live`]: the memory of slots, the bots that ran in them, and what operators see
+//!   live
 //! - [`sessions`], [`commands`], [`transcript`], [`bot_logs`], [`screenshots`]: the data of running bots
-//! - [`overdue`], [`listening`]: bots that are overdue, and when the server could receive their callbacks
+//! - [`clocks`], [`overdue`], [`listening`]: the deadlines of bots, bots that are overdue, and when the server could receive their callbacks
 //! - [`servers`]: the running servers, for commands that call them
 //! - [`leases`], [`replicas`], [`keepers`]: exclusive work, the replicas that live, and the runs of keepers
 //! - [`events`]: the audit trail of each bot
@@ -26,6 +27,7 @@ mod bots;
 mod browser_sessions;
 mod budgets;
 mod changed;
+mod clocks;
 mod columns;
 mod commands;
 mod connect;
@@ -55,6 +57,7 @@ mod server_lock;
 mod servers;
 mod sessions;
 mod settings;
+mod slot_bots;
 mod slot_memory;
 mod slots;
 mod source_table;
@@ -77,6 +80,7 @@ pub use bots::{BotChunk, BotFilter, BotRow, Change};
 pub use browser_sessions::BrowserSessionRow;
 pub use budgets::{LONGEST_HOLD, Turn};
 pub use changed::BotDetails;
+pub use clocks::WaitingForPerson;
 pub use commands::CommandRow;
 use connect::Pools;
 pub use deployments::{DeploymentRow, GatePlace, Served};
@@ -96,7 +100,6 @@ use lanes::{Lane, WriteTurn};
 pub use leases::{Holder, Lease, LeaseClaim};
 pub use listening::ListeningSpan;
 pub use live::{LiveBotRow, LivePosition, LiveSlotRow};
-pub use overdue::WaitingForPerson;
 pub use placement_turn::PlacementTurn;
 pub use pools::StoredPool;
 pub use queue::{QueuePosition, QueueRow};
@@ -104,7 +107,8 @@ pub use replicas::Holding;
 pub use screenshots::Screenshot;
 pub use server_lock::ServerLock;
 pub use servers::{SERVER_ALIVE_WITHIN, ServerFacts, ServerRow};
-pub use sessions::{Beat, Clocks, SessionRow};
+pub use sessions::{Beat, SessionRow};
+pub use slot_bots::SlotBotRow;
 pub use slot_memory::{PoolMemory, SlotMemoryRow};
 use sql::{Arg, Inner, Row, Sql};
 pub use transcript::{SegmentPosition, SegmentRow};

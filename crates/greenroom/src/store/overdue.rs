@@ -5,7 +5,6 @@ use domain::lifecycle::Overdue;
 use domain::{BotId, Status, UserId};
 use jiff::Timestamp;
 
-use super::record::record;
 use super::sql::{Sql, args, sql, words};
 use super::{Run, Store, StoreError, Tx};
 
@@ -68,46 +67,7 @@ fn watched(overdue: Overdue) -> Option<(&'static Sql, &'static Sql)> {
     }
 }
 
-record! {
-    /// A bot that waits for a person: in the lobby, or because it needs help.
-    #[derive(Clone, Debug, PartialEq)]
-    pub struct WaitingForPerson, columns waiting_for_person_columns, read waiting_for_person {
-        pub bot: BotId = id "bots.id",
-        pub status: Status = status "bots.status",
-        pub since: Timestamp = status_since "bots.status_since",
-        /// When its time to join began.
-        pub joins_since: Option<Timestamp> = joins_since
-            "CASE WHEN sessions.joined_at IS NULL THEN sessions.started_at ELSE bots.status_since END",
-        pub reason: Option<String> = reason "bots.reason",
-    }
-}
-
-/// The statuses in which a bot waits for a person.
-const WAITING_FOR_PERSON: &str = words!(Status::AwaitingAdmission, Status::NeedsHelp);
-
 impl Store {
-    /// The bots that wait for a person, those first whose time ends first.
-    pub async fn bots_waiting_for_person(&self, limit: i64) -> Result<Vec<WaitingForPerson>, StoreError> {
-        self.reader()
-            .all(
-                sql!(
-                    "bots.waiting_for_person",
-                    "SELECT ",
-                    waiting_for_person_columns!(),
-                    " FROM open_bots JOIN bots ON bots.id = open_bots.bot_id
-                       LEFT JOIN sessions ON sessions.connection_id = bots.connection_id
-                      WHERE bots.status IN (",
-                    WAITING_FOR_PERSON,
-                    ") ORDER BY joins_since, id LIMIT $1"
-                ),
-                args![limit],
-            )
-            .await?
-            .iter()
-            .map(waiting_for_person)
-            .collect()
-    }
-
     /// A page of the bots after `after` that are overdue in one way. Empty when there are no more.
     pub async fn overdue(
         &self,

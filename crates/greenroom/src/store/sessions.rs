@@ -26,25 +26,7 @@ pub struct Beat {
     pub at: Timestamp,
 }
 
-/// The start times of a bot's clocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Clocks {
-    pub status_since: Timestamp,
-    /// Since when the bot should send heartbeats. `None` while it need not.
-    pub awaited_since: Option<Timestamp>,
-}
-
 impl Store {
-    pub async fn clocks(&self, bot: BotId) -> Result<Option<Clocks>, StoreError> {
-        self.reader()
-            .first(sql!("bots.clocks", "SELECT status_since, awaited_since FROM bots WHERE id = $1"), args![bot])
-            .await?
-            .map(|row| {
-                Ok(Clocks { status_since: row.time("status_since")?, awaited_since: row.maybe_time("awaited_since")? })
-            })
-            .transpose()
-    }
-
     /// A bot's sessions, oldest first.
     pub async fn sessions(&self, bot: BotId) -> Result<Vec<SessionRow>, StoreError> {
         self.reader()

@@ -251,19 +251,24 @@ impl Store {
         slots(&rows)
     }
 
-    /// Slots in error that still need work, the longest in error first.
-    pub async fn slots_in_error(&self, limit: i64) -> Result<Vec<SlotRow>, StoreError> {
+    /// Slots in error that still need work, the longest in error first. Also returns how many there are without the
+    /// limit.
+    pub async fn slots_in_error(&self, limit: i64) -> Result<(Vec<SlotRow>, i64), StoreError> {
         let rows = self
             .reader()
             .all(
-                sql_of_slots!(
+                sql!(
                     "slots.in_error",
-                    "WHERE unsettled = 1 AND status = 'error' ORDER BY status_since, name LIMIT $1"
+                    "SELECT ",
+                    slot_columns!(),
+                    ", count(*) OVER () AS total
+                       FROM slots WHERE unsettled = 1 AND status = 'error' ORDER BY status_since, name LIMIT $1"
                 ),
                 args![limit],
             )
             .await?;
-        slots(&rows)
+        let total = rows.first().map_or(Ok(0), |row| row.int("total"))?;
+        Ok((slots(&rows)?, total))
     }
 
     /// Slots in error that still need work. Also slots that are creating or busy since `since` or longer, although they

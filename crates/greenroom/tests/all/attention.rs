@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use greenroom::store::ServerFacts;
 use jiff::{SignedDuration, Timestamp};
+use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
 
@@ -45,9 +46,10 @@ async fn bots_that_need_a_person_are_listed_the_most_urgent_first(#[case] backen
     let needs_help = item(&fixture, "needs_help").await;
     assert_eq!((&needs_help["subject"], &needs_help["severity"]), (&json!(help), &json!("critical")));
     assert_eq!(needs_help["message"], "The bot needs help: captcha");
-    let action = json!({"method": "GET", "path": format!("/admin/bots/{help}/explain")});
-    assert_eq!(needs_help["action"], action);
-    assert!(needs_help["deadline_at"].is_string() && needs_help["since"].is_string(), "{needs_help}");
+    let stop = |bot: &str| json!({"label": "Stop the bot", "method": "DELETE", "path": format!("/admin/bots/{bot}"), "body": null});
+    assert_eq!(needs_help["action"], stop(help));
+    let shown = fixture.user.show_bot(help).await;
+    assert_eq!((&needs_help["since"], &needs_help["deadline_at"]), (&shown["status_since"], &shown["deadline_at"]));
     assert!(items(&fixture).await.iter().all(|item| item["subject"] != json!(lobby)), "it has most of its time left");
 
     // Nine of its ten minutes are over.
@@ -60,6 +62,17 @@ async fn bots_that_need_a_person_are_listed_the_most_urgent_first(#[case] backen
     let explanation = fixture.user.get(&format!("/bots/{lobby}/explain")).await;
     assert_eq!(explanation["advice"], "Ask the host of the meeting to admit the bot.");
     assert_eq!(explanation["until"], found[0]["deadline_at"]);
+    assert_eq!(fixture.user.show_bot(lobby).await["deadline_at"], found[0]["deadline_at"]);
+    assert_eq!(found[0]["action"], stop(lobby));
+    let store = fixture.database.open().await;
+    let (read, all) = store.bots_waiting_for_person(Timestamp::now(), 1).await.unwrap();
+    assert_eq!((read.len(), all), (1, 2), "the number of all is known, however few are read");
+    store.close().await;
+    // The action is a call that works.
+    let (status, answer) = fixture.admin.send(Method::DELETE, found[0]["action"]["path"].as_str().unwrap(), None).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "{answer}");
+    assert!(items(&fixture).await.iter().all(|item| item["subject"] != json!(lobby)), "it leaves");
+    assert_eq!(fixture.admin.get("/admin/attention").await["more"], 0);
 }
 
 #[rstest]
@@ -75,7 +88,9 @@ async fn a_queue_that_is_longer_than_its_bots_may_wait_is_listed(#[case] backend
     fixture.database.execute("UPDATE pools SET mean_hold_ms = 3600000").await;
     let late = item(&fixture, "queue_too_long").await;
     assert_eq!((&late["subject"], &late["severity"]), (&json!("meet"), &json!("warning")));
-    assert_eq!(late["action"], json!({"method": "PATCH", "path": "/admin/pools/meet"}));
+    let action = json!({"label": "Raise `max_slots` to 2", "method": "PATCH", "path": "/admin/pools/meet",
+                        "body": {"max_slots": 2}});
+    assert_eq!(late["action"], action);
     assert!(late["message"].as_str().unwrap().starts_with("1 bot waits"), "{late}");
     let explanation = fixture.user.get(&format!("/bots/{waiting}/explain")).await;
     assert!(explanation["advice"].as_str().unwrap().contains("queue_timeout_ms"), "{explanation}");

@@ -182,7 +182,8 @@ async fn a_failed_bot_and_its_slot_in_error_are_explained(#[case] backend: Backe
     let items = attention["items"].as_array().unwrap();
     let item = items.iter().find(|item| item["kind"] == "slot_error").unwrap_or_else(|| panic!("{attention}"));
     assert_eq!((&item["subject"], &item["severity"]), (&json!("pool-zoom-001"), &json!("warning")));
-    assert_eq!(item["action"], json!({"method": "POST", "path": "/admin/slots/pool-zoom-001/recover"}));
+    assert_eq!(item["action"]["method"], "POST");
+    assert_eq!(item["action"]["path"], "/admin/slots/pool-zoom-001/recover");
     let (status, answer) = fixture.admin.post(item["action"]["path"].as_str().unwrap(), json!({})).await;
     assert_eq!(status, StatusCode::OK, "the action is a call that works: {answer}");
 }

@@ -88,6 +88,7 @@ mod row_versions;
 mod safety_net;
 mod screenshots;
 mod server_stop;
+mod shown_fields;
 mod slot_creation;
 mod stopped_slots;
 mod store;

@@ -31,7 +31,7 @@ async fn a_pool_is_shown_and_resized_and_keeps_its_size_over_a_restart(#[case] b
     let expected = json!({
         "name": "meet", "platform": "google_meet", "provider": "process", "max_slots": 1, "min_idle": 0,
         "standby": "stopped", "slots": {"creating": 0, "idle": 0, "busy": 1, "error": 0, "draining": 0},
-        "queued": 1, "mean_hold_ms": null, "memory_bytes": null,
+        "queued": 1, "mean_hold_ms": null, "memory_bytes": null, "order": 1, "image": null, "closed_until": null,
     });
     assert_eq!(pools, json!({ "pools": [expected] }));
     assert_eq!(fixture.admin.get("/admin/pools/meet").await["pool"], expected);

@@ -91,7 +91,7 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
                 .only_if("bots.status = 'reserved'"),
             "slot = input.slot, pool = input.pool, connection_id = input.connection_id, awaited_since = input.awaited_since,
                 queue_until = coalesce(input.queue_until, bots.queue_until), queue_returns = input.queue_returns,
-                updated_at = input.now",
+                status_since = input.now, updated_at = input.now",
         ),
     );
     // Only one part writes each row: the last one that was planned for it.
@@ -125,7 +125,7 @@ pub fn bots<'a>(parts: &mut Parts<'a>, changes: &'a Changes, details: &'a HashMa
             existing("bots", &[("id", "id")])
                 .only_if("bots.slot = input.slot AND bots.status = 'reserved' AND bots.stop_asked_at IS NULL"),
             "slot = NULL, connection_id = NULL, awaited_since = NULL, queue_returns = queue_returns + 1,
-                updated_at = input.now",
+                status_since = input.now, updated_at = input.now",
         ),
     );
     let is_reconnected = |id: &BotId| changes.reconnected.iter().any(|bot| bot.bot == *id);

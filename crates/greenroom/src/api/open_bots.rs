@@ -1,0 +1,96 @@
+//! What is shown of bots that have not ended beyond their rows: the position in the queue, the estimated wait, the
+//! deadline, and the error of the last start. It is read once for many bots.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use domain::deadline::BotClocks;
+use domain::{BotId, Deadlines, ShownStatus, Status};
+use uuid::Uuid;
+
+use super::App;
+use super::dto::BotDto;
+use super::problem::Problem;
+use crate::explain::bot::estimated_wait_ms;
+use crate::explain::moment::after;
+use crate::store::{BotRow, PoolRow};
+
+/// The facts about some bots that have not ended.
+#[derive(Debug, Default)]
+pub struct OpenBotFacts {
+    clocks: HashMap<Uuid, BotClocks>,
+    /// Read only if a bot waits for a slot.
+    pools: Option<Vec<PoolRow>>,
+    positions: HashMap<Uuid, i64>,
+    /// What went wrong with the last try to start those that are being deployed.
+    start_errors: HashMap<Uuid, String>,
+}
+
+impl OpenBotFacts {
+    /// Reads the facts about these bots, with at most four queries.
+    pub async fn read(&mut self, app: &App, open: &[(BotId, Status)]) -> Result<(), Problem> {
+        let ids: Vec<BotId> = open.iter().map(|(id, _)| *id).collect();
+        let clocks = app.store.bot_clocks(&ids).await?;
+        self.clocks = clocks.into_iter().map(|(bot, clocks)| (bot.0, clocks)).collect();
+        let reserved = open.iter().filter(|(_, status)| *status == Status::Reserved).map(|(id, _)| *id);
+        let reserved: Vec<BotId> = reserved.collect();
+        if reserved.is_empty() {
+            return Ok(());
+        }
+        let positions = app.store.queue_positions(&reserved).await?;
+        self.positions = positions.into_iter().map(|(bot, position)| (bot.0, position)).collect();
+        let errors = app.store.start_errors(&reserved).await?;
+        self.start_errors = errors.into_iter().map(|(bot, error)| (bot.0, error)).collect();
+        if self.pools.is_none() {
+            self.pools = Some(app.store.pools().await?);
+        }
+        Ok(())
+    }
+
+    /// A bot with these facts.
+    pub fn bot_dto(&self, bot: BotRow, deadlines: &Deadlines) -> BotDto {
+        let (platform, shown) = (bot.platform, bot.shown());
+        let mut dto = BotDto::from(bot);
+        let clocks = self.clocks.get(&dto.id);
+        dto.deadline_at = clocks.and_then(|clocks| deadlines.of_bot(clocks)).map(|(_, deadline)| deadline);
+        let position = self.positions.get(&dto.id).filter(|_| shown == ShownStatus::Queued);
+        if let (Some(position), Some(pools)) = (position, &self.pools) {
+            dto.queue_position = Some(*position);
+            dto.estimated_wait_ms = estimated_wait_ms(*position, platform, pools);
+        }
+        if shown == ShownStatus::Deploying {
+            dto.error = self.start_errors.get(&dto.id).cloned().or(dto.error);
+        }
+        dto
+    }
+}
+
+/// One bot, with everything that is shown of it except its sessions.
+pub async fn bot_dto(app: &App, bot: BotRow) -> Result<BotDto, Problem> {
+    let mut facts = OpenBotFacts::default();
+    if !bot.status.is_ended() {
+        facts.read(app, &[(bot.id, bot.status)]).await?;
+    }
+    Ok(facts.bot_dto(bot, &app.deadlines))
+}
+
+/// A bot that was placed just now. Its clocks follow from its row, so that placing a bot costs no query more.
+pub fn new_bot_dto(bot: BotRow, is_awaited: bool, deadlines: &Deadlines) -> BotDto {
+    let now = bot.created_at;
+    let wait = Duration::from_millis(u64::try_from(bot.queue_timeout_ms).unwrap_or(0));
+    let (is_queued, is_deploying) = match bot.shown() {
+        ShownStatus::Queued => (true, false),
+        ShownStatus::Deploying => (false, !is_awaited),
+        _ => (false, false),
+    };
+    let clocks = BotClocks {
+        status: bot.status,
+        status_since: bot.status_since,
+        queue_until: is_queued.then(|| after(now, wait)),
+        deploy_until: is_deploying.then(|| after(now, deadlines.deploy)),
+        awaited_since: is_awaited.then_some(now),
+        session: None,
+    };
+    let facts = OpenBotFacts { clocks: HashMap::from([(bot.id.0, clocks)]), ..OpenBotFacts::default() };
+    facts.bot_dto(bot, deadlines)
+}
