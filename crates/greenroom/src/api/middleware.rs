@@ -21,6 +21,7 @@ use tracing::Instrument;
 use super::App;
 use super::browser;
 use super::caller::{self, Identified};
+use super::compression::Compressor;
 use super::problem::Problem;
 use super::query;
 use super::traffic_quota::{self, Quota, QuotaOwner, Reservation};
@@ -190,6 +191,7 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
         Ok(admitted) => admitted,
         Err(problem) => return refuse(&parts, body, problem).await,
     };
+    let compressor = Compressor::new(&parts);
     parts.extensions.insert(quota.clone());
     if let Some(session) = session {
         parts.extensions.insert(session);
@@ -201,7 +203,7 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
             () = async { app.stopping.cancelled().await; tokio::time::sleep(STOPPING_TIME).await } => STOPPING_TIME,
         }
     };
-    let mut response = tokio::select! {
+    let response = tokio::select! {
         // A body that is there already needs no timer.
         biased;
         read = collect(body, body_bytes) => match read {
@@ -218,6 +220,7 @@ pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> 
     if response.status().is_client_error() {
         quota.refused();
     }
+    let mut response = compressor.compress(response).await;
     // A stream has no size, and is bounded by what a connection buffers.
     let size = response.body().size_hint().exact().and_then(|size| usize::try_from(size).ok());
     reservation.shrink_to(size.unwrap_or(0));

@@ -4,7 +4,7 @@
 //! In reading order:
 //! - [`middleware`], [`caller`], [`browser`], [`traffic_quota`], [`query`]: what stands around every request: who asks, and
 //!   whether there is room
-//! - [`extract`], [`problem`], [`dto`], [`pages`]: what comes in and what goes out
+//! - [`extract`], [`problem`], [`dto`], [`pages`], [`compression`]: what comes in and what goes out
 //! - [`bot_request`], [`requirements`], [`bots`], [`open_bots`], [`reading`], [`logs`], [`explain`], [`events`]: for users
 //! - [`callbacks`], [`screenshots`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`operator_bots`], [`pools`], [`slots`], [`bulk`], [`gate`], [`keepers`], [`live`], [`attention`],
@@ -21,6 +21,7 @@ pub mod browser;
 pub mod bulk;
 pub mod callbacks;
 pub mod caller;
+pub mod compression;
 pub mod docs;
 pub mod dto;
 pub mod events;
@@ -55,7 +56,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use axum::Router;
+use axum::{Extension, Router};
 use domain::Deadlines;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
@@ -80,6 +81,7 @@ use crate::readiness::Readiness;
 use crate::runners::RunnerRegistry;
 use crate::signals::Signals;
 use crate::store::Store;
+use compression::Unchanging;
 use middleware::Limits;
 use traffic_quota::Quotas;
 
@@ -156,7 +158,7 @@ pub fn document() -> OpenApi {
 }
 
 async fn openapi(json: Bytes) -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/json")], json)
+    ([(CONTENT_TYPE, "application/json")], Extension(Unchanging("openapi.json")), json)
 }
 
 fn documented() -> OpenApiRouter<App> {

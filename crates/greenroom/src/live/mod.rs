@@ -5,8 +5,10 @@
 //! - this file: readers, and the task
 //! - [`state`]: what is shown, and its encoding
 //! - [`coalescer`]: at most ten messages a second
+//! - [`message`]: the text of a message, and its compressed form
 
 pub mod coalescer;
+pub mod message;
 pub mod state;
 
 use std::collections::BTreeMap;
@@ -19,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::keepers::driver::Keepers;
 use crate::store::{DeploymentRow, LivePosition, Store, StoreError};
-use coalescer::{Coalescer, LiveMessage, SHORTEST_PAUSE};
+use coalescer::{Coalescer, SHORTEST_PAUSE};
+use message::LiveMessage;
 use state::{BotCell, GateCell, KeeperCell, LiveState, QueueCell, SlotCell, seconds};
 
 /// A reader that is further behind is dropped. It gets a new snapshot when it comes back.
@@ -80,9 +83,9 @@ impl Live {
     /// A new reader. Its first message is a snapshot.
     pub fn read(&self) -> LiveReader {
         // The lock is held: the snapshot is the one before the first message that this reader gets.
-        let coalescer = self.coalescer();
+        let mut coalescer = self.coalescer();
         let messages = self.0.messages.subscribe();
-        let first = coalescer.sent().map(|state| LiveMessage::Snapshot(state.snapshot().into()));
+        let first = coalescer.snapshot();
         drop(coalescer);
         self.0.wanted.notify_one();
         LiveReader { first, messages }
@@ -264,6 +267,7 @@ mod tests {
         assert_eq!(slow.next().await, None);
         // It comes back, and begins with the current state.
         let LiveMessage::Snapshot(first) = live.read().next().await.unwrap() else { panic!("no snapshot") };
+        let first = String::from_utf8_lossy(first.plain()).into_owned();
         assert!(first.contains(&format!("pool-{}", 3 * BACKLOG - 1)), "{first}");
     }
 
@@ -276,7 +280,7 @@ mod tests {
         let mut reader = live.read();
         assert!(matches!(reader.next().await, Some(LiveMessage::Snapshot(_))));
         drop(reader);
-        assert!(live.rests() && live.coalescer().sent().is_none());
+        assert!(live.rests() && live.coalescer().snapshot().is_none());
         ending.cancel();
         task.await.unwrap();
     }

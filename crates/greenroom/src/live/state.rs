@@ -172,6 +172,7 @@ fn keepers(keepers: &[KeeperCell]) -> Vec<Value> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::live::message::{GzipStream, LiveMessage};
 
     fn cell(status: SlotStatus) -> SlotCell {
         SlotCell { status, since: 1_763_409_999, hot: true }
@@ -181,6 +182,37 @@ mod tests {
         let pools = vec![("google-meet".to_owned(), Platform::GoogleMeet)];
         let slots = (1..=slots).map(|number| ((0, number), cell(SlotStatus::Idle))).collect();
         LiveState { pools, slots, ..LiveState::default() }
+    }
+
+    /// Ten thousand bots in as many busy slots of three pools, most of which came within the last hour.
+    fn busy(slots: u64) -> LiveState {
+        let names = ["google-meet", "teams", "zoom"].map(|name| (name.to_owned(), Platform::GoogleMeet));
+        let mut state = LiveState { pools: names.to_vec(), ..LiveState::default() };
+        // A generator that returns the same numbers in every run.
+        let mut seed: u64 = 1;
+        let mut random = move |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % below
+        };
+        for number in 0..slots {
+            let key = (usize::try_from(number % 3).unwrap(), i64::try_from(number / 3 + 1).unwrap());
+            let since = 1_763_409_999 - i64::try_from(random(3_600)).unwrap();
+            state.slots.insert(key, SlotCell { status: SlotStatus::Busy, since, hot: random(2) == 1 });
+            let bytes = std::array::from_fn(|_| u8::try_from(random(256)).unwrap());
+            let created_ms = u64::try_from(since).unwrap() * 1_000 - random(60_000);
+            let id = uuid::Builder::from_unix_timestamp_millis(created_ms, &bytes).into_uuid();
+            let status = if random(10) == 0 { ShownStatus::AwaitingAdmission } else { ShownStatus::Active };
+            let since = since + i64::try_from(random(30)).unwrap();
+            state.bots.insert(id, BotCell { status, since, slot: Some(key) });
+        }
+        state
+    }
+
+    #[test]
+    fn a_snapshot_of_10_000_busy_slots_has_less_than_300_kb_as_it_is_sent() {
+        let message = LiveMessage::snapshot(&busy(10_000).snapshot());
+        let sent = GzipStream::default().add(message.text());
+        assert!(sent.len() < 300_000, "{}", sent.len());
     }
 
     #[test]

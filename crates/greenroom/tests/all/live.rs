@@ -1,9 +1,11 @@
 //! `GET /admin/live`: what operators see, and how it follows what happens.
 
+use std::io::Write;
 use std::time::Duration;
 
+use flate2::write::GzDecoder;
 use futures_util::StreamExt;
-use reqwest::header::{COOKIE, ORIGIN, SET_COOKIE};
+use reqwest::header::{ACCEPT_ENCODING, CONTENT_ENCODING, COOKIE, ORIGIN, SET_COOKIE};
 use reqwest::{Method, StatusCode};
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -13,6 +15,8 @@ use crate::support::{ADMIN_TOKEN, Backend, Client, Database, Life, Process, meet
 /// A reader that keeps the state up to date, as the page does.
 struct Viewer {
     body: futures_util::stream::BoxStream<'static, reqwest::Result<bytes::Bytes>>,
+    /// For a compressed stream.
+    decoder: Option<GzDecoder<Vec<u8>>>,
     buffer: String,
     snapshot: Value,
 }
@@ -22,7 +26,9 @@ impl Viewer {
         let response = request.send().await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
         assert_eq!(response.headers()["content-type"], "text/event-stream");
-        let mut viewer = Self { body: response.bytes_stream().boxed(), buffer: String::new(), snapshot: Value::Null };
+        let decoder = response.headers().get(CONTENT_ENCODING).map(|_| GzDecoder::new(Vec::new()));
+        let body = response.bytes_stream().boxed();
+        let mut viewer = Self { body, decoder, buffer: String::new(), snapshot: Value::Null };
         let (kind, snapshot) = viewer.message().await.expect("a first message");
         assert_eq!(kind, "snapshot");
         viewer.snapshot = snapshot;
@@ -45,10 +51,23 @@ impl Viewer {
             }
             let read = tokio::time::timeout(Duration::from_secs(30), self.body.next()).await;
             match read.expect("a message within 30 s") {
-                Some(Ok(bytes)) => self.buffer.push_str(std::str::from_utf8(&bytes).unwrap()),
+                Some(Ok(bytes)) => self.push(&bytes),
                 Some(Err(_)) | None => return None,
             }
         }
+    }
+
+    /// Takes what has arrived. Of a compressed stream everything must be readable at once.
+    fn push(&mut self, bytes: &[u8]) {
+        let read = match &mut self.decoder {
+            Some(decoder) => {
+                decoder.write_all(bytes).unwrap();
+                decoder.flush().unwrap();
+                std::mem::take(decoder.get_mut())
+            }
+            None => bytes.to_vec(),
+        };
+        self.buffer.push_str(std::str::from_utf8(&read).unwrap());
     }
 
     /// The next changes, until one has what is looked for.
@@ -142,6 +161,30 @@ async fn slots_and_the_queue_are_followed(#[case] backend: Backend) {
         .await;
     user.stop(&second).await;
     viewer.until(|change| entries(change, "queue_gone").any(|gone| *gone == second.as_str()).then_some(())).await;
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn a_reader_that_accepts_gzip_gets_each_message_while_the_stream_stays_open(#[case] backend: Backend) {
+    let database = Database::new(backend).await;
+    let server = Process::start(&database).await;
+    let (admin, user) = (server.admin(), server.admin().user(10).await);
+    let request = admin.request(Method::GET, "/admin/live").header(ACCEPT_ENCODING, "gzip");
+    let mut viewer = Viewer::open(request).await;
+    assert!(viewer.decoder.is_some(), "the stream is compressed");
+    // Nothing else happens until this bot is seen, so nothing pushes its message out.
+    let bot = user.bot(&meet_link(0)).await;
+    let life = Life::assign(&admin, &bot).await;
+    life.report("started", json!({})).await;
+    viewer.until_bot(&bot, "starting").await;
+    life.report("joined", json!({})).await;
+    viewer.until_bot(&bot, "active").await;
+    // When the server stops, the compressed stream has its end.
+    server.terminate().await;
+    while viewer.message().await.is_some() {}
+    viewer.decoder.take().unwrap().finish().unwrap();
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ mod callbacks;
 mod chaos;
 mod clearing;
 mod cli;
+mod compression;
 mod connections;
 mod contract;
 mod coolify;
