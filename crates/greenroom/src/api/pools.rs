@@ -112,7 +112,7 @@ async fn pool_dto(app: &App, name: &str) -> Result<PoolDto, Problem> {
 ///
 /// Returns all pools with the number of their slots in each status.
 #[utoipa::path(
-    get, path = "/admin/pools", tag = "For operators",
+    get, path = "/admin/pools", operation_id = "admin_pools_list", tag = "For operators",
     responses((status = 200, description = "The pools, in the order of the configuration", body = Pools)),
     security(("admin_token" = [])),
 )]
@@ -124,7 +124,7 @@ pub async fn pools(State(app): State<App>, _: Operator) -> Result<JsonResponse<P
 ///
 /// Returns 404 `not_found` if there is no such pool.
 #[utoipa::path(
-    get, path = "/admin/pools/{name}", tag = "For operators",
+    get, path = "/admin/pools/{name}", operation_id = "admin_pools_show", tag = "For operators",
     params(("name" = String, Path, description = "The name of the pool")),
     responses((status = 200, description = "The pool", body = OnePool)),
     security(("admin_token" = [])),
@@ -154,7 +154,7 @@ pub struct PoolChange {
 /// size changes. If the pool becomes smaller, the server deletes surplus idle slots. Returns 404 `not_found` if there
 /// is no such pool, and 422 `invalid` for a size that is not allowed.
 #[utoipa::path(
-    patch, path = "/admin/pools/{name}", tag = "For operators", request_body = PoolChange,
+    patch, path = "/admin/pools/{name}", operation_id = "admin_pools_change", tag = "For operators", request_body = PoolChange,
     params(("name" = String, Path, description = "The name of the pool")),
     responses((status = 200, description = "The changed pool", body = OnePool)),
     security(("admin_token" = [])),
@@ -180,7 +180,7 @@ pub async fn change_pool(
 /// reason `finished` if it was started, joined its pretend meeting and left. Otherwise its `reason` and `error` say what
 /// failed. Each pool has one probe at a time. Users do not see probes.
 #[utoipa::path(
-    post, path = "/admin/pools/{name}/probe", tag = "For operators", operation_id = "pool_probe",
+    post, path = "/admin/pools/{name}/probe", tag = "For operators", operation_id = "admin_pools_probe",
     params(("name" = String, Path, description = "The name of the pool")),
     responses(
         (status = 202, description = "The probe", body = OneBot,

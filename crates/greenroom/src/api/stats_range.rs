@@ -188,7 +188,7 @@ mod tests {
             (None, None, Some("1m1ms"), ["`step`", "whole minutes"]),
             (None, None, Some("0m"), ["`step`", "whole minutes"]),
             (None, None, Some("367d"), ["`step`", "whole minutes"]),
-            (None, None, Some("999999999999d"), ["`step`", "whole minutes"]),
+            (None, None, Some("999999999999d"), ["`step`", "duration"]),
             (None, None, Some("week"), ["`step`", "duration"]),
             (Some(day), Some("2026-11-17T13:35:00Z"), Some("1m"), ["`step`", "1501 points"]),
             (Some(long_ago), None, Some("5m"), ["`step`", "48 hours"]),

@@ -76,13 +76,15 @@ fn the_path_of_a_request_in_the_docs_names_existing_files_with_their_sizes() {
 #[test]
 fn every_operation_of_the_openapi_document_has_a_summary_a_tag_and_an_answer() {
     let document = serde_json::to_value(greenroom::api::document()).unwrap();
-    let mut calls = 0;
+    let (mut calls, mut ids) = (0, std::collections::BTreeSet::new());
     for (path, item) in document["paths"].as_object().unwrap() {
         for (method, call) in item.as_object().unwrap() {
             calls += 1;
             for field in ["summary", "operationId"] {
                 assert!(call[field].as_str().is_some_and(|text| !text.is_empty()), "{method} {path} has no {field}");
             }
+            // Generated clients make a function of each.
+            assert!(ids.insert(call["operationId"].to_string()), "{method} {path} has the id of another call");
             assert!(call["tags"].as_array().is_some_and(|tags| tags.len() == 1), "{method} {path}");
             assert!(call["responses"].as_object().is_some_and(|all| !all.is_empty()), "{method} {path}");
             let open = call["tags"][0] == "For everyone";

@@ -176,7 +176,8 @@ async fn a_bot_that_went_back_to_the_queue_started_once(#[case] backend: Backend
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn an_event_counts_in_the_minute_and_hour_of_its_time_however_late_the_keeper_runs(#[case] backend: Backend) {
-    let store = Database::new(backend).await.open().await;
+    let database = Database::new(backend).await;
+    let store = database.open().await;
     let clock = Clock::manual(time(NOW));
     let stats = keeper(&store, &clock);
     for at in ["2026-11-17T08:59:59.999999Z", "2026-11-17T10:20:00Z", "2026-11-17T09:00:00Z", "2026-11-17T09:59:00Z"] {
@@ -280,7 +281,8 @@ async fn two_leaders_at_once_count_many_events_once(#[case] backend: Backend) {
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn slots_are_counted_once_a_minute_also_after_the_clock_was_set(#[case] backend: Backend) {
-    let store = Database::new(backend).await.open().await;
+    let database = Database::new(backend).await;
+    let store = database.open().await;
     configure(&store, &pool("meet")).await;
     let clock = Clock::manual(time(NOW));
     let stats = keeper(&store, &clock);
@@ -309,7 +311,8 @@ async fn slots_are_counted_once_a_minute_also_after_the_clock_was_set(#[case] ba
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn old_minutes_and_hours_are_deleted_and_hours_may_stay_for_ever(#[case] backend: Backend) {
-    let store = Database::new(backend).await.open().await;
+    let database = Database::new(backend).await;
+    let store = database.open().await;
     let clock = Clock::manual(time(NOW));
     let times = [
         "2025-01-01T00:00:00Z",
@@ -341,7 +344,8 @@ async fn old_minutes_and_hours_are_deleted_and_hours_may_stay_for_ever(#[case] b
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn figures_are_added_only_by_the_process_that_moves_the_position(#[case] backend: Backend) {
-    let store = Database::new(backend).await.open().await;
+    let database = Database::new(backend).await;
+    let store = database.open().await;
     let figures = NewFigures::from([((String::new(), time(NOW)), Figures { requests: 1, ..Figures::default() })]);
     let (zero, one) = (EventId(0), EventId(1));
     assert!(store.add_event_figures((zero, one), &figures).await.unwrap());
