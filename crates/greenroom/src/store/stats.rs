@@ -60,7 +60,8 @@ record! {
                                                   AND EXISTS (SELECT 1 FROM events AS earlier
                                                                WHERE earlier.bot_id = events.bot_id
                                                                  AND earlier.id < events.id
-                                                                 AND earlier.to_status = 'deploying')
+                                                                 AND earlier.kind IN ('created', 'assigned')
+                                                                 AND earlier.reason IS NOT NULL)
                                                  THEN 1 ELSE 0 END AS BIGINT)",
         /// The pool and the fault of the bot, where the event does not say which slot it is about.
         pub pool: Option<String> = pool "bots.pool",
