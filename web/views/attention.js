@@ -28,19 +28,23 @@ const SUBJECTS = {
 const IS_BOT = ["needs_help", "awaiting_admission"];
 
 /**
- * The button for a call that changes something: its label and the same as a command.
- * @param {string} method
- * @param {string} path
- * @returns {{label: string, cli: string, done: string} | null}
+ * The same call as a command, and what to say after it. `null` for a call that only reads, or that a person decides on
+ * its own page: who waits for help is rarely to be stopped.
+ * @param {AttentionItem} item
+ * @returns {{cli: string, done: string} | null}
  */
-function buttonFor(method, path) {
-  const [, , group, name, verb] = path.split("/");
-  if (method === "POST" && group === "slots" && verb === "recover") {
-    return { label: "Recover", cli: `greenroom slots recover ${name}`, done: "The server recovers the slot" };
-  }
-  if (method === "POST" && name === "run") return { label: "Run now", cli: `greenroom keepers run ${group}`, done: "The keeper has run" };
-  if (method === "DELETE" && group === "bots") return { label: "Stop", cli: `greenroom bots stop ${name}`, done: "The bot was asked to leave" };
-  return method === "POST" || method === "DELETE" ? { label: "Do it", cli: "", done: "Done" } : null;
+function buttonFor({ kind, action }) {
+  if (!action || action.method === "GET" || IS_BOT.includes(kind)) return null;
+  const [, , group, name, verb] = action.path.split("/");
+  if (group === "slots" && verb === "recover") return { cli: `greenroom slots recover ${name}`, done: "The server recovers the slot" };
+  if (group === "pools") return { cli: `greenroom pools set ${name} ${settings(action.body)}`, done: "The pool has the new size" };
+  if (name === "run") return { cli: `greenroom keepers run ${group}`, done: "The keeper has run" };
+  return { cli: "", done: "Done" };
+}
+
+/** @param {unknown} body */
+function settings(body) {
+  return Object.entries(/** @type {Record<string, unknown>} */ (body ?? {})).map(([key, value]) => `${key}=${value}`).join(" ");
 }
 
 /** @type {Record<string, string>} */
@@ -81,7 +85,7 @@ function AttentionRow({ item }) {
   const [icon, tone, severity] = item.severity === "critical" ? ["alert", "bad", "Critical"] : ["diamond", "wait", "Warning"];
   const href = SUBJECTS[item.kind]?.(encodeURIComponent(item.subject));
   const name = IS_BOT.includes(item.kind) ? `Bot …${shortId(item.subject)}` : item.subject;
-  const button = item.action && buttonFor(item.action.method, item.action.path);
+  const button = buttonFor(item);
   return html`<li class="attention-item">
     <span class=${`mark tone-${tone}`}><${Icon} name=${icon} /><span class="severity">${severity}</span></span>
     <p class="attention-what" title=${item.message}>${withCode(item.message)}</p>
@@ -91,7 +95,7 @@ function AttentionRow({ item }) {
     <div class="attention-action">
       ${button && item.action
         ? html`<${ActionButton}
-            small label=${button.label} describe=${name} method=${item.action.method} path=${item.action.path}
+            small label=${item.action.label} describe=${name} method=${item.action.method} path=${item.action.path} body=${item.action.body ?? undefined}
             cli=${button.cli} done=${button.done} onDone=${refreshAttention}
           />`
         : href && html`<a class="button small" href=${href} aria-label=${`${PAGE_LABELS[item.kind]}: ${name}`}>${PAGE_LABELS[item.kind]}</a>`}
