@@ -17,7 +17,7 @@ const KEEP_TIMEOUT: Duration = Duration::from_secs(3);
 const NOT_THE_BOTS: [&str; 2] = ["greenroom-agent: ", "greenroom: "];
 
 /// The heading above a bot's last lines in its error.
-const LAST_LINES: &str = "Last lines:";
+pub const LAST_LINES: &str = "Last lines:";
 const APPENDED_LINES: usize = 5;
 
 impl Deployment {

@@ -57,6 +57,7 @@ use crate::signals::Signals;
 use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
 
 use availability::Availability;
+pub use logs::LAST_LINES;
 pub use recover::{ManualRecoveryError, Recovery};
 use replica::{LEASE, RENEW, ReplicaLease};
 use slot_memory::SlotMemory;

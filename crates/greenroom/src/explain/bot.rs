@@ -6,6 +6,7 @@ use super::moment::{distance, length};
 use super::provider::ProviderReport;
 use super::waiting::Waiting;
 use super::{Explainer, Explanation, first_line};
+use crate::deployment::LAST_LINES;
 use crate::store::{BotLog, BotRow, PoolRow, StoreError};
 
 /// How many lines of a bot's log are shown.
@@ -67,12 +68,14 @@ impl Explainer {
         let Some(waiting) = waiting else {
             let reason = bot.reason.as_deref().map(|reason| format!(", {}", self.quote(reason))).unwrap_or_default();
             let error = bot.error.as_deref().or(provider.message.as_deref()).filter(|_| status == ShownStatus::Failed);
-            let error = error.map(|error| format!(": {}", self.quote(first_line(error)))).unwrap_or_default();
+            // The last lines are shown apart.
+            let error = error.map(|error| first_line(error).trim_end_matches(LAST_LINES).trim_end());
+            let error = error.map(|error| format!(": {}", self.quote(error))).unwrap_or_default();
             return format!("The bot {status}{reason}, {time} ago{error}");
         };
         let error = waiting.last_error.as_deref().map(first_line);
         let error = error.map(|error| format!(". The last error of the provider: {error}")).unwrap_or_default();
-        format!("The bot is {status} for {time}. It waits for {}{error}", waiting.what)
+        format!("The bot {} for {time}. It waits for {}{error}", doing(status), waiting.what)
     }
 
     /// How long a queued bot will probably wait.
@@ -80,6 +83,22 @@ impl Explainer {
         let Some(entry) = self.store.queue_entry(bot.id).await? else { return Ok(None) };
         let pools = self.store.pools().await?;
         Ok(estimated_wait_ms(entry.position, bot.platform, &pools))
+    }
+}
+
+/// What a bot has done since it has this status, in words.
+fn doing(status: ShownStatus) -> &'static str {
+    match status {
+        ShownStatus::Scheduled => "has been scheduled",
+        ShownStatus::Reserved => "has waited for its placement",
+        ShownStatus::Queued => "has waited in the queue",
+        ShownStatus::Deploying => "has waited for the start of its slot",
+        ShownStatus::Starting => "has been joining the meeting",
+        ShownStatus::AwaitingAdmission => "has waited in the lobby",
+        ShownStatus::NeedsHelp => "has needed help",
+        ShownStatus::Active => "has been in the meeting",
+        ShownStatus::Stopping => "has been leaving",
+        ShownStatus::Completed | ShownStatus::Failed => "has ended",
     }
 }
 

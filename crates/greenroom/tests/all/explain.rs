@@ -64,7 +64,7 @@ async fn a_bot_is_explained_while_it_waits_while_it_runs_and_after_its_end(#[cas
     let queued = for_user(&fixture, &second).await;
     assert_eq!(queued["status"], "queued");
     expect_contains(&queued, "/waiting_for", "a slot of meet, at position 1 of the queue");
-    expect_contains(&queued, "/summary", "The bot is queued for ");
+    expect_contains(&queued, "/summary", "The bot has waited in the queue for ");
     assert_eq!(queued["provider"], json!({"status": null, "message": null, "last_lines": []}));
 
     fixture.leave(&first).await;
