@@ -1,10 +1,10 @@
-// The types of the API, by short names. They come from the OpenAPI document; fields that servers may not send yet are added here.
+// The types of the API, by short names. They come from the OpenAPI document.
 
 /** @typedef {import("#api").components["schemas"]} Schemas */
-/** @typedef {Schemas["Bot"] & {status_since?: string | null, deadline_at?: string | null}} Bot */
-/** @typedef {Schemas["Slot"] & {status_since?: string | null, deadline_at?: string | null, release?: string | null}} Slot */
-/** @typedef {Schemas["Pool"] & {order?: number | null, image?: string | null, closed_until?: string | null}} Pool */
-/** @typedef {Schemas["QueueEntry"] & {estimated_wait_ms?: number | null}} QueueEntry */
+/** @typedef {Schemas["Bot"]} Bot */
+/** @typedef {Schemas["Slot"]} Slot */
+/** @typedef {Schemas["Pool"]} Pool */
+/** @typedef {Schemas["QueueEntry"]} QueueEntry */
 /** @typedef {Schemas["AttentionItem"]} AttentionItem */
 /** @typedef {Schemas["Deployments"]} Deployments */
 /** @typedef {Schemas["Pull"]} Pull */
@@ -19,7 +19,7 @@
 /** @typedef {Schemas["Segment"]} Segment */
 /** @typedef {Schemas["LogLine"]} LogLine */
 /** @typedef {Schemas["Failure"]} Failure */
-/** @typedef {{kind: "operator" | "user", user_id?: string | null, expires_at: string}} BrowserSession */
+/** @typedef {Schemas["BrowserSession"]} BrowserSession */
 
 /**
  * A slot in the live state. `since` is in seconds since 1970. A record is never changed: a change makes a new one.

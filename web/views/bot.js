@@ -149,7 +149,7 @@ function BotFacts({ bot, isOperator }) {
   const user = useLoad(() => (isOperator && !isProbe ? call("GET", `/admin/users/${bot.user_id}`) : Promise.resolve(null)), [bot.user_id, isOperator]);
   /** @type {import("../lib/types.js").User | undefined} */
   const owner = user.data?.user;
-  const session = /** @type {{joined_at?: string | null, last_heartbeat_at?: string | null} | undefined} */ (bot.sessions?.at(-1));
+  const session = bot.sessions?.at(-1);
   const [joined, heartbeat] = [session?.joined_at, session?.last_heartbeat_at];
   return html`
     <${Facts} facts=${[
