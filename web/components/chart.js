@@ -134,7 +134,7 @@ function optionsOf(latest, width, setIndex) {
  */
 function lineOf({ color }, shape) {
   const paint = token(color);
-  if (shape === "lines") return { stroke: paint, width: 1.5, points: { size: 5, fill: paint, stroke: paint } };
+  if (shape === "lines") return { stroke: paint, width: 1.5, points: { show: true, size: 4, fill: paint, stroke: paint } };
   const paths = shape === "bars" ? uPlot.paths.bars?.({ size: [0.86, 40], align: 1 }) : uPlot.paths.stepped?.({ align: 1 });
   return { fill: paint, width: 0, paths, points: { show: false } };
 }

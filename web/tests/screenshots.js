@@ -38,6 +38,17 @@ await scenario(async ({ browser, settings }) => {
       metadata: { team: ["sales", "support", "research"][number % 3] },
       ...extra,
     });
+  // Bots come and go for some minutes, so that the charts have something to show.
+  const until_ms = Date.now() + settings.minutes * 60_000;
+  for (let number = 100; Date.now() < until_ms; number += 1) {
+    const link = number % 4 === 0 ? teams(number) : meet(number);
+    const { bot } = await ask(number, link, number % 9 === 0 ? "lobby" : "talk");
+    // A minute has 30 bots at its begin and 8 at its end.
+    await new Promise((resolve) => setTimeout(resolve, 1000 + 4000 * ((Date.now() / 60_000) % 1)));
+    setTimeout(() => admin("DELETE", `/admin/bots/${bot.id}`).catch(() => {}), 20_000);
+  }
+  const none = async () => (await admin("GET", "/admin/bots?status=active&limit=200")).bots.length === 0;
+  if (settings.minutes > 0) await until("the bots of the charts have left", none);
   // Two requests for slots that cannot start. Their bots fail, and the slots go into error.
   await ask(0, "https://zoom.us/j/98765432101", "talk");
   await ask(1, "https://zoom.us/j/98765432102", "talk");
@@ -52,18 +63,17 @@ await scenario(async ({ browser, settings }) => {
   await until("most bots are in their meetings", async () => (await active()) >= 85);
   for (const bot of bots.slice(0, 6)) await admin("DELETE", `/admin/bots/${bot.bot.id}`);
   await until("a slot is in error", async () => (await admin("GET", "/admin/slots?status=error")).slots.length > 0);
-  const failed = (await admin("GET", "/admin/slots?status=error")).slots[0].name;
-  // So that the charts have more than one minute to show.
-  await until("the charts have points", async () => {
+  await until("the charts show the last minute", async () => {
     const { points } = await admin("GET", "/admin/stats");
-    return points.filter((point) => point.requests > 0).length > 0;
+    return (points.at(-1)?.slots.busy ?? 0) > 50;
   });
+  const failed = (await admin("GET", "/admin/slots?status=error")).slots[0].name;
 
   const views = {
     overview: "#/",
     bot: `#/bots/${bots[20].bot.id}`,
     slot: `#/slots/${failed}`,
-    charts: "#/charts?range=hour",
+    charts: `#/charts?from=${new Date(until_ms - settings.minutes * 60_000).toISOString()}&to=${new Date().toISOString()}`,
     pools: "#/pools",
     queue: "#/queue",
   };
