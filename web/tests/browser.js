@@ -33,8 +33,8 @@ export function assert(condition, message) {
 }
 
 /** Waits until a condition holds. */
-export async function until(what, condition) {
-  const deadline = Date.now() + PATIENCE;
+export async function until(what, condition, patience = PATIENCE) {
+  const deadline = Date.now() + patience;
   while (!(await condition())) {
     assert(Date.now() < deadline, `timeout while waiting until ${what}`);
     await new Promise((resolve) => setTimeout(resolve, 50));
