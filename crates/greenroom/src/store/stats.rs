@@ -1,5 +1,6 @@
 //! The figures of minutes and hours, and the events that they are made from. The position says which events are in the
-//! figures. It changes in the transaction that adds them, so that each event counts once, whoever writes.
+//! figures. It changes in the transaction that adds them, so that each event counts once, also
+//! when two replicas write.
 
 use std::collections::BTreeMap;
 
