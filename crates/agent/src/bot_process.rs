@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::process::{ChildStdin, ChildStdout};
 
-use crate::assignment::BotText;
+use crate::assignment::BotData;
 use crate::bot_run::{Task, task};
 use crate::child::{CannotRun, Process};
 use crate::lines::Lines;
@@ -30,7 +30,7 @@ pub struct BotProcess {
 
 impl BotProcess {
     /// Starts the command; without a bot's data, ahead of its meeting.
-    pub fn spawn(command: &CommandLine, data: Option<&BotText>, folder: Option<PathBuf>) -> Result<Self, CannotRun> {
+    pub fn spawn(command: &CommandLine, data: Option<&BotData>, folder: Option<PathBuf>) -> Result<Self, CannotRun> {
         let (process, pipes) = Process::spawn(command, data, folder.as_deref())?;
         let tail = Arc::new(Tail::default());
         let errors = task(pipes::copy_errors(pipes.stderr, tail.clone()));

@@ -24,6 +24,7 @@ use crate::pipes;
 use crate::prewarm::GaveUp;
 use crate::probe;
 use crate::screenshots::Screenshots;
+use crate::steps::Step;
 use crate::tail::Tail;
 
 /// Reasons in Greenroom's API: the slot was ended from outside, and the bot did not leave.
@@ -174,6 +175,7 @@ pub async fn live(
         }
     };
     note(process.id());
+    note_step(&data, Step::Command);
     log!("bot {} on connection {}: runs as process {}", data.bot_id, data.connection_id, process.id());
     report.outbox.put(Message::Started { container_id: location.id }).await;
 
@@ -181,11 +183,13 @@ pub async fn live(
     let _writing = task(pipes::write(stdin, first_line, to_write, report.heard.clone()));
     let sending = location.sends_log.then(|| task(pipes::send_log(report.outbox.clone(), tail.clone())));
     let ending = Arc::new(Mutex::new(Ending::default()));
-    let mut reading = task(pipes::read(stdout, report.outbox.clone(), ending.clone(), tail.clone()));
+    let printed = pipes::Output { tail: tail.clone(), steps: data.steps.clone() };
+    let mut reading = task(pipes::read(stdout, report.outbox.clone(), ending.clone(), printed));
 
     let mut run = BotRun { options, process, lines, leaving: Leaving::default() };
     let status = run.until_end(&mut report, callbacks, news_sender, &mut news, &mut shutdown).await;
 
+    note_step(&data, Step::Exited);
     let BotRun { mut process, leaving, .. } = run;
     process.clear().await;
     report.outbox.open_wide();
@@ -208,6 +212,12 @@ pub async fn live(
     exit.code
 }
 
+fn note_step(data: &BotData, step: Step) {
+    if let Some(steps) = &data.steps {
+        steps.note(step);
+    }
+}
+
 /// Starts the bot's command; for a probe, the demo bot instead.
 fn spawn(own: &CommandLine, data: &BotData, folder: Option<PathBuf>) -> Result<BotProcess, Exit> {
     let failed = |code, error| Exit { code, reason: None, error: Some(error) };
@@ -215,7 +225,7 @@ fn spawn(own: &CommandLine, data: &BotData, folder: Option<PathBuf>) -> Result<B
         true => Some(probe::command(own).map_err(|error| failed(error.code(), error.to_string()))?),
         false => None,
     };
-    BotProcess::spawn(demo.as_ref().unwrap_or(own), Some(&data.text), folder)
+    BotProcess::spawn(demo.as_ref().unwrap_or(own), Some(data), folder)
         .map_err(|error| failed(error.code(), error.to_string()))
 }
 

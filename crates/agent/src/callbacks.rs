@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::CONTENT_TYPE;
-use reqwest::{Client, Method};
+use reqwest::{Client, Method, RequestBuilder};
 use serde::Serialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio::task::JoinSet;
 
-use crate::assignment::BotData;
+use crate::assignment::{BotData, TRACEPARENT};
 use crate::bot_run::News;
 use crate::http::{self, Backoff, Refusal};
 use crate::log::log;
@@ -62,8 +62,15 @@ impl CallbackClient {
             "log" => LOG_TIMEOUT,
             _ => ANSWER_TIMEOUT,
         };
-        let (_, text) = http::send(request.timeout(timeout)).await?;
+        let (_, text) = http::send(self.traced(request, callback).timeout(timeout)).await?;
         Ok(serde_json::from_str(&text).unwrap_or(Value::Null))
+    }
+
+    /// Names the trace of the bot, and with its end what the agent did.
+    fn traced(&self, request: RequestBuilder, callback: &str) -> RequestBuilder {
+        let Some(steps) = &self.data.steps else { return request };
+        let request = request.header(TRACEPARENT, &steps.traceparent);
+        if callback == "exited" { request.header("greenroom-agent-steps", steps.header()) } else { request }
     }
 
     pub async fn send_screenshot(&self, screenshot: &Screenshot) -> Result<(), Refusal> {

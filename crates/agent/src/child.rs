@@ -14,7 +14,7 @@ use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
-use crate::assignment::BotText;
+use crate::assignment::BotData;
 use crate::log::log;
 use crate::options::{CommandLine, PREWARM};
 use crate::runner::MARK;
@@ -74,7 +74,7 @@ impl Process {
     /// Starts the command. Without a bot's data the command starts ahead of its meeting, and has no token.
     pub fn spawn(
         command: &CommandLine,
-        data: Option<&BotText>,
+        data: Option<&BotData>,
         folder: Option<&Path>,
     ) -> Result<(Self, Pipes), CannotRun> {
         let CommandLine { program, arguments } = command;
@@ -84,7 +84,13 @@ impl Process {
             child.current_dir(folder).env("HOME", folder).env("TMPDIR", folder).env(MARK, folder);
         }
         match data {
-            Some(data) => child.env("BOT_DATA", &data.0).env_remove(PREWARM),
+            Some(data) => {
+                if let Some(steps) = &data.steps {
+                    // A command that makes spans of its own adds them to the trace of its bot.
+                    child.env("TRACEPARENT", &steps.traceparent);
+                }
+                child.env("BOT_DATA", &data.text.0).env_remove(PREWARM)
+            }
             None => child.env(PREWARM, "1").env_remove("BOT_DATA"),
         };
         let mut child = child

@@ -19,6 +19,7 @@ mod probe;
 mod runner;
 mod screenshots;
 mod slot;
+mod steps;
 mod tail;
 
 use std::ffi::OsString;

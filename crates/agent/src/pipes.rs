@@ -12,6 +12,7 @@ use crate::callbacks::{Message, Outbox};
 use crate::commands::{Command, Commands};
 use crate::lines::{self, Ending, Event, Lines, Printed};
 use crate::log::log;
+use crate::steps::{Step, Steps};
 use crate::tail::{Stream, Tail};
 
 /// How often the agent sends the bot's output, if the server cannot read it elsewhere.
@@ -92,11 +93,27 @@ pub async fn read_ahead(stdout: &mut Option<Lines<ChildStdout>>, tail: &Tail, is
     }
 }
 
+/// What notes the bot's output.
+#[derive(Debug)]
+pub struct Output {
+    pub tail: Arc<Tail>,
+    pub steps: Option<Arc<Steps>>,
+}
+
 /// Reads the bot's output: events go to the server, other lines to the agent's standard output.
-pub async fn read(printed: Option<Lines<ChildStdout>>, outbox: Outbox, ending: Arc<Mutex<Ending>>, tail: Arc<Tail>) {
+pub async fn read(
+    printed: Option<Lines<ChildStdout>>,
+    outbox: Outbox,
+    ending: Arc<Mutex<Ending>>,
+    Output { tail, mut steps }: Output,
+) {
     let Some(mut lines) = printed else { return };
     loop {
-        let bytes = match lines.next().await {
+        let next = lines.next().await;
+        if let Some(steps) = steps.take() {
+            steps.note(Step::FirstLine);
+        }
+        let bytes = match next {
             Ok(Some(Printed::Piece(bytes))) => bytes,
             Ok(Some(Printed::Line(bytes))) => match lines::event(&String::from_utf8_lossy(&bytes)) {
                 Ok(Some(event)) => {

@@ -20,6 +20,7 @@
 //! - [`screenshot`]: how large a screenshot may be, and of which kind
 //! - [`planner`]: which bot gets which slot
 //! - [`backoff`]: how long to wait before the next try
+//! - [`mod@hex`]: digests as text
 
 #![warn(missing_docs)]
 
@@ -29,6 +30,7 @@ pub mod command;
 pub mod deadline;
 pub mod event;
 pub mod fault;
+pub mod hex;
 pub mod ids;
 pub mod lifecycle;
 pub mod meeting;
@@ -49,6 +51,7 @@ pub use backoff::Backoff;
 pub use command::Action;
 pub use deadline::Deadlines;
 pub use fault::Fault;
+pub use hex::hex;
 pub use ids::{BotId, CommandId, ConnectionId, EventId, KeyId, UserId};
 pub use meeting::{Meeting, MeetingError, Platform};
 pub use pool::Pool;

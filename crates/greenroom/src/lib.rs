@@ -1,4 +1,4 @@
-//! Greenroom is a control plane that keeps meeting bots warm. This crate holds the server and the command line.
+//! Greenroom is a control plane that keeps meeting bots warm. This crate holds the server, and composes the binary.
 //!
 //! The modules follow the path of a bot. A module uses only modules that are after it in this list:
 //! - [`cli`]: the commands of the binary
@@ -22,6 +22,7 @@
 //! - [`context`]: the store, the time and random values, as a part gets them
 //! - [`store`]: the database; no other module contains SQL
 //! - [`config`]: file, environment and flags, checked together
+//! - [`traces`]: traces of bots, for a collector
 //! - [`telemetry`], [`clock`], [`random`]: logs and metrics, time, random values
 
 pub mod admission;
@@ -30,7 +31,6 @@ pub mod bench;
 pub mod bus;
 pub mod cli;
 pub mod clock;
-pub mod config;
 pub mod context;
 pub mod deployment;
 pub mod doctor;
@@ -39,12 +39,16 @@ pub mod keepers;
 pub mod lifecycle;
 pub mod live;
 pub mod placement;
-pub mod providers;
 pub mod random;
 pub mod readiness;
 pub mod runners;
 pub mod server;
 pub mod signals;
-pub mod store;
 pub mod teardown;
 pub mod telemetry;
+pub mod traces;
+
+// Crates of their own, so that they build beside each other. The other modules use them as modules.
+pub use config;
+pub use providers;
+pub use store;

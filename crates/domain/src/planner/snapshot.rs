@@ -64,6 +64,8 @@ pub struct IdleSlot {
 /// Counts of a pool's slots that are in a transitional state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unsettled {
+    /// In their first start, with or without a bot.
+    pub creating: i64,
     /// Being made without a bot.
     pub making: i64,
     /// In error.
@@ -169,7 +171,10 @@ impl Numbers {
 impl Unsettled {
     fn count(&mut self, slot: &Slot, by: i64) {
         match slot.status {
-            SlotStatus::Creating if slot.bot_id.is_none() => self.making += by,
+            SlotStatus::Creating => {
+                self.creating += by;
+                self.making += if slot.bot_id.is_none() { by } else { 0 };
+            }
             SlotStatus::Error => self.error += by,
             SlotStatus::Draining => self.draining += by,
             _ => {}
@@ -194,6 +199,20 @@ impl PoolState {
     /// The idle slots, by their attributes.
     pub fn idle(&self) -> impl Iterator<Item = (&Attributes, &BTreeSet<IdleSlot>)> {
         self.idle.iter()
+    }
+
+    /// How many slots have a status, without a look at each slot.
+    pub fn count(&self, status: SlotStatus) -> i64 {
+        let idle = || self.idle.values().map(BTreeSet::len).sum::<usize>();
+        let idle = || i64::try_from(idle()).unwrap_or(i64::MAX);
+        let Unsettled { creating, error, draining, .. } = self.unsettled;
+        match status {
+            SlotStatus::Creating => creating,
+            SlotStatus::Idle => idle(),
+            SlotStatus::Error => error,
+            SlotStatus::Draining => draining,
+            SlotStatus::Busy => self.numbers.taken() - idle() - creating - error - draining,
+        }
     }
 
     /// Whether a slot with a waiting agent has start parameters that differ from the pool's configuration.

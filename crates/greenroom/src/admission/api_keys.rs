@@ -6,7 +6,7 @@ use std::fmt;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use domain::KeyId;
+use domain::{KeyId, hex};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
@@ -67,7 +67,7 @@ pub fn make_admin_token(random: &Random) -> Result<String, NoRandomness> {
 
 /// The stored form of a key or token. Keys are random and long, so a plain hash cannot be reversed by guessing.
 pub fn hash(text: &str) -> String {
-    Sha256::digest(text.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(text.as_bytes()))
 }
 
 /// Compares in constant time.

@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::App;
-use super::dto::{Bots, OneBot, UserDto};
+use super::dto::{Bots, OneBot, PlatformWord, UserDto};
 use super::extract::{Asked, Id, Json, Operator, document, read_json};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
@@ -105,10 +105,13 @@ pub async fn create_user(
     Ok((StatusCode::CREATED, axum::Json(UserWithKey { user: user.into(), api_key: key.reveal().to_owned() })))
 }
 
+/// A page of users, oldest first.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = UserPage)]
 pub struct Users {
     pub users: Vec<UserDto>,
     /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
@@ -311,9 +314,11 @@ pub struct BotData {
     pub bot_id: Uuid,
     /// The id of this connection. The bot sends it with every callback.
     pub connection_id: Uuid,
+    #[schema(value_type = PlatformWord)]
     pub platform: &'static str,
     pub native_meeting_id: String,
     pub meeting_url: String,
+    #[schema(required)]
     pub bot_display_name: Option<String>,
     /// The configuration that the user gave the bot.
     pub config: Map<String, Value>,
@@ -326,9 +331,11 @@ pub struct BotData {
     pub commands: CommandChannel,
     /// `true` if the bot is a probe: the agent runs the demo bot instead of its command. Other bots do not have it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub probe: Option<bool>,
     /// Only for runners: the id of the run, which the runner acknowledges and later releases.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub run_id: Option<String>,
 }
 
@@ -336,6 +343,7 @@ pub struct BotData {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CommandChannel {
     /// The URL of Redis. `null` without Redis: the bot waits at `<callback_url>/commands` instead.
+    #[schema(required)]
     pub redis_url: Option<String>,
     /// The name of the Redis channel.
     pub channel: String,

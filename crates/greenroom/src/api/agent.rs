@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
@@ -15,6 +15,7 @@ use super::extract::{Agent, Asked, read_json_with_nul};
 use super::problem::{Problem, ProblemDto};
 use crate::deployment::agent_readiness::NotReady;
 use crate::deployment::assignment::Offer;
+use crate::traces::{self, TraceParent};
 use domain::SlotClaim;
 
 const LONGEST_WAIT_MS: u64 = 60_000;
@@ -195,7 +196,9 @@ async fn wait_in_slot(app: &App, agent: &InSlot<'_>, wait: Duration) -> Result<R
         }
         match offer {
             Offer::Bot { data, next_token, is_last } => {
+                let traceparent = traceparent(&data);
                 let mut response = ([(SLOT_TOKEN, next_token)], axum::Json(data)).into_response();
+                response.headers_mut().extend(traceparent);
                 if is_last {
                     response.headers_mut().insert(LAST_BOT, HeaderValue::from_static("true"));
                 }
@@ -212,6 +215,13 @@ async fn wait_in_slot(app: &App, agent: &InSlot<'_>, wait: Duration) -> Result<R
             () = app.stopping.cancelled() => over = true,
         }
     }
+}
+
+/// Tells the agent that its bot is traced.
+fn traceparent(data: &serde_json::Value) -> Option<(HeaderName, HeaderValue)> {
+    let bot = data["bot_id"].as_str().filter(|_| traces::is_on())?.parse().ok()?;
+    let value = HeaderValue::from_str(&TraceParent::of_bot(bot).to_string()).ok()?;
+    Some((HeaderName::from_static("traceparent"), value))
 }
 
 /// The name that an agent process has given itself; one without is known by its token alone.

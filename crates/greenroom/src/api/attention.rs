@@ -60,6 +60,7 @@ pub struct AttentionAction {
 /// How urgent it is.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = Severity)]
 pub enum SeverityWord {
     /// Bots fail, or will soon.
     Critical,

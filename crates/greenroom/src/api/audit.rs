@@ -74,6 +74,7 @@ impl From<AuditRow> for AuditEntryDto {
 pub struct AuditEntriesDto {
     pub entries: Vec<AuditEntryDto>,
     /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 

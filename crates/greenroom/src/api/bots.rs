@@ -20,14 +20,17 @@ use super::problem::{Problem, ProblemDto};
 use crate::admission::browser_sessions::UserCredential;
 use crate::lifecycle::Stopped;
 use crate::placement::Reserved;
+use crate::traces::{self, Span, TraceParent};
 
 /// A bot that the server has reserved.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct ReservedBot {
     pub bot: BotDto,
     /// The position of the bot in the queue, from 1, while it waits for a slot; else `null`.
+    #[schema(required)]
     pub queue_position: Option<i64>,
     /// The estimated time until the bot gets a slot, if the server can estimate it; else `null`.
+    #[schema(required)]
     pub estimated_wait_ms: Option<i64>,
 }
 
@@ -94,7 +97,13 @@ async fn reserve(app: &App, key: &UserCredential, headers: &HeaderMap, body: &[u
         }
     };
     let (user, key) = app.sessions.user_of(key).await?;
+    let begun = app.clock.now();
     let reserved = app.placement.reserve_for(user, key, bot_request).await?;
+    if reserved.is_new && traces::is_on() {
+        let caller = headers.get("traceparent").and_then(|value| TraceParent::parse(value.to_str().ok()?));
+        let span = Span::step(reserved.bot.id, "POST /bots", begun, app.clock.now());
+        traces::record(Span { link: caller, is_server: true, ..span });
+    }
     reserved_response(app, reserved, "/bots").await
 }
 

@@ -13,6 +13,7 @@ use super::audit;
 use super::dto::StatusWord;
 use super::extract::{Json, Operator};
 use super::problem::{Problem, ProblemDto};
+use super::slots::SlotStatusWord;
 use crate::store::NewAuditEntry;
 
 const MOST_ENTRIES: usize = 1_000;
@@ -169,9 +170,8 @@ pub struct SlotBulkBody {
 pub struct SlotBulkResult {
     /// The name of the slot.
     pub name: String,
-    /// `creating`, `idle`, `busy`, `error` or `draining`, after the action; `null` if the action failed, or if the slot
-    /// no longer exists.
-    #[schema(required)]
+    /// The status of the slot after the action; `null` if the action failed, or if the slot no longer exists.
+    #[schema(value_type = Option<SlotStatusWord>, required)]
     pub status: Option<&'static str>,
     /// `null` if the action succeeded.
     #[schema(required)]

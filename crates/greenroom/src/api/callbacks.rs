@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use axum::extract::State;
+use axum::http::HeaderMap;
 use domain::lifecycle::Trigger;
 use domain::{CommandId, ConnectionId, Reason};
 use serde::{Deserialize, Serialize};
@@ -11,7 +12,8 @@ use utoipa::{IntoParams, ToSchema};
 use uuid::Uuid;
 
 use super::App;
-use super::dto::CommandDto;
+use super::agent_steps;
+use super::dto::{CommandDto, StatusWord};
 use super::extract::{Asked, Bot, Json};
 use super::problem::{CallbackRefusals, Problem};
 use crate::lifecycle::callbacks::{Caller, Segment};
@@ -40,7 +42,7 @@ fn reason_of_bot(reason: Option<String>) -> Option<Reason> {
 #[schema(as = Answer)]
 pub struct StatusAnswer {
     /// The current status of the bot.
-    #[schema(example = "starting")]
+    #[schema(value_type = StatusWord, example = "starting")]
     pub status: &'static str,
 }
 
@@ -158,6 +160,7 @@ pub struct HeartbeatBody {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct HeartbeatAnswer {
     /// The current status of the bot.
+    #[schema(value_type = StatusWord)]
     pub status: &'static str,
     /// All commands that the bot has not acknowledged, oldest first.
     pub commands: Vec<CommandDto>,
@@ -223,13 +226,18 @@ pub struct ExitedBody {
 pub async fn exited(
     State(app): State<App>,
     bot: Bot,
+    headers: HeaderMap,
     Json(body): Json<ExitedBody>,
 ) -> Result<axum::Json<StatusAnswer>, Problem> {
+    let received = app.clock.now();
     let reason = reason_of_bot(body.reason);
     // The end of a bot must not be lost for a long explanation of it.
     let error = body.error.map(|text| text.chars().take(LONGEST_ERROR).collect());
     let (caller, exit_code) = (caller(bot, body.connection_id), body.exit_code.unwrap_or(NO_EXIT_CODE));
-    Ok(answer(app.placement.end(Ending::Exited { caller, exit_code, reason, error }).await?))
+    let id = caller.claim.bot;
+    let status = app.placement.end(Ending::Exited { caller, exit_code, reason, error }).await?;
+    agent_steps::trace(&headers, id, received);
+    Ok(answer(status))
 }
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -303,7 +311,9 @@ pub struct CommandsQuery {
     pub wait_ms: Option<u64>,
 }
 
+/// The commands that the bot has not acknowledged.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = CommandList)]
 pub struct Commands {
     /// All commands that the bot has not acknowledged, oldest first.
     pub commands: Vec<CommandDto>,

@@ -103,6 +103,7 @@ pub struct BotDto {
     #[schema(example = "https://meet.google.com/abc-defg-hij")]
     pub meeting_url: String,
     /// The name of the bot in the meeting.
+    #[schema(required)]
     pub bot_display_name: Option<String>,
     #[schema(value_type = StatusWord)]
     pub status: &'static str,
@@ -114,45 +115,55 @@ pub struct BotDto {
     #[schema(value_type = Option<String>, format = DateTime, required)]
     pub deadline_at: Option<Timestamp>,
     /// Why the bot has this status. After the end: `finished`, `stopped`, `crashed`, … or a word that the bot chose.
+    #[schema(required)]
     pub reason: Option<String>,
     /// The cause of the end; `null` before the end.
-    #[schema(value_type = Option<FaultWord>)]
+    #[schema(value_type = Option<FaultWord>, required)]
     pub fault: Option<&'static str>,
     /// What went wrong. Never `null` for a bot that failed. While the bot is `deploying`: why the last attempt to start
     /// it failed.
+    #[schema(required)]
     pub error: Option<String>,
     /// The name of its pool.
+    #[schema(required)]
     pub pool: Option<String>,
     /// The name of its slot.
+    #[schema(required)]
     pub slot: Option<String>,
+    #[schema(required)]
     pub container_id: Option<String>,
     /// The current connection; `null` before the first assignment.
+    #[schema(required)]
     pub connection_id: Option<Uuid>,
     /// Bots with a lower value go first.
     pub priority: i64,
     /// The requirements for the slot, as the user sent them.
+    #[schema(required)]
     pub requirements: Option<Map<String, Value>>,
     /// The configuration for the bot.
     pub config: Map<String, Value>,
     /// The data of the user.
     pub metadata: Map<String, Value>,
     /// Not supported yet: always `null`.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub join_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub start_time: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub end_time: Option<Timestamp>,
     #[schema(value_type = String, format = DateTime)]
     pub created_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub updated_at: Timestamp,
     /// The position in the queue, from 1, while the bot is `queued`; else `null`.
+    #[schema(required)]
     pub queue_position: Option<i64>,
     /// The estimated time until the bot gets a slot, if the server can estimate it; else `null`.
+    #[schema(required)]
     pub estimated_wait_ms: Option<i64>,
     /// The sessions of the bot. Only calls that return one bot with its sessions have this field.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub sessions: Option<Vec<SessionDto>>,
 }
 
@@ -201,9 +212,11 @@ pub struct OneBot {
 
 /// A page of bots, newest first.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = BotPage)]
 pub struct Bots {
     pub bots: Vec<BotDto>,
     /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
@@ -212,14 +225,15 @@ pub struct Bots {
 #[schema(as = Session)]
 pub struct SessionDto {
     pub connection_id: Uuid,
+    #[schema(required)]
     pub container_id: Option<String>,
     #[schema(value_type = String, format = DateTime)]
     pub started_at: Timestamp,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub joined_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub ended_at: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub last_heartbeat_at: Option<Timestamp>,
 }
 
@@ -242,13 +256,16 @@ impl From<SessionRow> for SessionDto {
 pub struct MeetingDto {
     pub id: Uuid,
     pub user_id: Uuid,
+    #[schema(value_type = PlatformWord)]
     pub platform: &'static str,
     pub platform_specific_id: String,
+    #[schema(value_type = StatusWord)]
     pub status: &'static str,
+    #[schema(required)]
     pub bot_container_id: Option<String>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub start_time: Option<Timestamp>,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub end_time: Option<Timestamp>,
     /// The link of the meeting, and the name, reason, configuration and metadata of the bot.
     pub data: Value,
@@ -293,11 +310,12 @@ pub struct EventDto {
     pub at: Timestamp,
     #[schema(value_type = KindWord)]
     pub kind: &'static str,
-    #[schema(value_type = Option<StatusWord>)]
+    #[schema(value_type = Option<StatusWord>, required)]
     pub from: Option<&'static str>,
-    #[schema(value_type = Option<StatusWord>)]
+    #[schema(value_type = Option<StatusWord>, required)]
     pub to: Option<&'static str>,
     /// Why it happened. For events of commands: the action of the command.
+    #[schema(required)]
     pub reason: Option<String>,
     #[schema(value_type = ActorWord)]
     pub actor: &'static str,
@@ -340,7 +358,9 @@ pub struct SegmentDto {
     /// The end of the segment in seconds.
     pub end_time: f64,
     pub text: String,
+    #[schema(required)]
     pub speaker: Option<String>,
+    #[schema(required)]
     pub language: Option<String>,
     /// The id of the connection under which the bot sent the segment.
     pub session_uid: Uuid,
@@ -359,12 +379,21 @@ impl From<SegmentRow> for SegmentDto {
     }
 }
 
+/// What a bot is asked to do.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = CommandAction)]
+pub enum CommandActionWord {
+    Leave,
+    Reconfigure,
+}
+
 /// A command to a bot.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Command)]
 pub struct CommandDto {
     pub id: Uuid,
-    /// `leave` or `reconfigure`.
+    #[schema(value_type = CommandActionWord)]
     pub action: &'static str,
     /// The new configuration for `reconfigure`; else `null`.
     pub payload: Value,
@@ -383,6 +412,7 @@ pub struct UserDto {
     pub id: Uuid,
     pub email: String,
     pub name: String,
+    #[schema(required)]
     pub image_url: Option<String>,
     /// How many bots the user may run at once; 0 means none.
     pub max_concurrent_bots: i64,

@@ -38,6 +38,15 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// How long a client waits before it comes back.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// The first messages of a stream, for the reference.
+const EXAMPLE: &str = r#"id: 41
+retry: 1000
+
+id: 42
+data: {"id":42,"bot_id":"01982f3e-7b1c-7d20-9f6e-0d5c6a3f1b7e","at":"2026-11-16T12:00:01.5Z","kind":"status_changed","from":"starting","to":"active","reason":null,"actor":"bot","metadata":{},"error":null}
+
+"#;
+
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct StreamQuery {
@@ -58,8 +67,8 @@ pub struct StreamQuery {
     get, path = "/events", operation_id = "events_stream", tag = "For users",
     params(StreamQuery, ("Last-Event-ID" = Option<String>, Header,
      description = "The last `id` that the client received")),
-    responses((status = 200, description = "A stream of events",
-               body = StreamedEventDto, content_type = "text/event-stream"),
+    responses((status = 200, description = "A stream of events; `data` of each is a `StreamedEvent`",
+               body = String, content_type = "text/event-stream", example = json!(EXAMPLE)),
               (status = 404, description = "`not_found`: the user has no such bot",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
@@ -103,6 +112,7 @@ pub async fn stream(
         quota,
         app,
         _open: permit,
+        _counted: CountedStream::begin(),
     };
     let events = stream::unfold((reader, authorised), |(mut reader, mut authorised)| async move {
         let event = reader.next(&mut authorised).await?;
@@ -128,6 +138,23 @@ struct Reader {
     quota: Arc<Quota>,
     /// Its place among the streams that its user may have.
     _open: OwnedSemaphorePermit,
+    _counted: CountedStream,
+}
+
+/// Counts the stream while it is open.
+struct CountedStream;
+
+impl CountedStream {
+    fn begin() -> Self {
+        metrics::gauge!("greenroom_stream_readers", "stream" => "events").increment(1.0);
+        Self
+    }
+}
+
+impl Drop for CountedStream {
+    fn drop(&mut self) {
+        metrics::gauge!("greenroom_stream_readers", "stream" => "events").decrement(1.0);
+    }
 }
 
 enum StreamState {

@@ -80,6 +80,7 @@ pub struct ProviderReportDto {
 /// The state of a slot at its provider.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = ProviderState)]
 pub enum ProviderWord {
     Running,
     Unhealthy,

@@ -45,6 +45,7 @@ pub struct QueueEntry {
 pub struct Queue {
     pub entries: Vec<QueueEntry>,
     /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
@@ -105,19 +106,33 @@ pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Pagin
     }
 }
 
+/// Where a deployment is.
+///
+/// - `active`: the slot has passed the gate
+/// - `waiting`: it waits at the gate
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = DeploymentState)]
+pub enum DeploymentStateWord {
+    Active,
+    Waiting,
+}
+
 /// A slot that waits at the deploy gate, or that has passed it and is being started.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DeploymentEntry {
     pub slot: String,
     /// The bot for which the slot is started; `null` if the slot is prepared without a bot.
+    #[schema(required)]
     pub bot_id: Option<Uuid>,
-    /// `active`: the slot has passed the gate; `waiting`: it waits at the gate.
+    #[schema(value_type = DeploymentStateWord)]
     pub state: &'static str,
     #[schema(value_type = String, format = DateTime)]
     pub asked_at: Timestamp,
     #[schema(value_type = String, format = DateTime)]
     pub timeout_at: Timestamp,
     /// The last error of the provider, if the server retries the start.
+    #[schema(required)]
     pub last_error: Option<String>,
 }
 

@@ -1,20 +1,17 @@
 //! For everyone: whether the server is alive and ready, and its metrics.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::http::header;
 use axum::response::IntoResponse;
-use domain::{ShownStatus, SlotStatus};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::App;
 use super::problem::{Problem, ProblemDto};
 
-const TIMEOUT: Duration = Duration::from_secs(5);
 const AWAY: &str = "away";
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -32,6 +29,7 @@ pub struct Health {
 #[utoipa::path(
     get, path = "/healthz", operation_id = "healthz", tag = "For everyone",
     responses((status = 200, description = "The process is alive", body = Health)),
+    security(()),
 )]
 pub async fn healthz() -> Json<Health> {
     Json(Health { status: "ok", version: env!("CARGO_PKG_VERSION") })
@@ -70,6 +68,7 @@ pub struct Readiness {
               (status = 503,
                description = "`unavailable`: the database does not accept writes, or the server is stopping",
                body = ProblemDto, content_type = "application/problem+json")),
+    security(()),
 )]
 pub async fn readyz(State(app): State<App>) -> Result<Json<Readiness>, Problem> {
     if app.stopping.is_cancelled() {
@@ -101,33 +100,14 @@ fn readiness(bus: Option<Result<(), String>>, providers: BTreeMap<String, Result
 
 /// Get metrics for Prometheus
 ///
-/// If the database does not answer, the gauge `greenroom_bots` is `NaN`.
+/// Gauges that need the database are read at most every 5 seconds. They are `NaN` if it does not answer.
 #[utoipa::path(
     get, path = "/metrics", operation_id = "metrics", tag = "For everyone",
     responses((status = 200, description = "The metrics in the text format of Prometheus",
                body = String, content_type = "text/plain")),
+    security(()),
 )]
 pub async fn metrics(State(app): State<App>) -> impl IntoResponse {
-    // With the database away the rest is wanted all the more; what cannot be counted is then not a number.
-    let counted = tokio::time::timeout(TIMEOUT, app.store.open_bots_by_status()).await.ok().and_then(Result::ok);
-    for status in
-        ShownStatus::ALL.into_iter().filter(|status| !matches!(status, ShownStatus::Completed | ShownStatus::Failed))
-    {
-        let count = count_of(counted.as_deref(), |counted| *counted == status);
-        metrics::gauge!("greenroom_bots", "status" => status.as_str()).set(count);
-    }
-    let pools = tokio::time::timeout(TIMEOUT, app.store.pools()).await.ok().and_then(Result::ok).unwrap_or_default();
-    let slots = tokio::time::timeout(TIMEOUT, app.store.slots_by_status()).await.ok().and_then(Result::ok);
-    let slots = slots.map(|slots| slots.into_iter().map(|(pool, status, n)| ((pool, status), n)).collect::<Vec<_>>());
-    for (pool, status) in pools.iter().flat_map(|pool| SlotStatus::ALL.map(|status| (pool, status))) {
-        let count = count_of(slots.as_deref(), |(name, of)| *name == pool.name && *of == status);
-        metrics::gauge!("greenroom_slots", "pool" => pool.name.clone(), "status" => status.as_str()).set(count);
-    }
+    app.gauges.refresh(&app).await;
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.render())
-}
-
-#[allow(clippy::cast_precision_loss)]
-fn count_of<K>(counted: Option<&[(K, i64)]>, is: impl Fn(&K) -> bool) -> f64 {
-    let find = |counted: &[(K, i64)]| counted.iter().find(|(key, _)| is(key)).map_or(0, |(_, count)| *count);
-    counted.map_or(f64::NAN, |counted| find(counted) as f64)
 }

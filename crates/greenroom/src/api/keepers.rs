@@ -24,24 +24,28 @@ pub struct KeeperDto {
     #[schema(example = "recovery")]
     pub name: String,
     /// When it last ran; `null` before the first run.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub last_run: Option<Timestamp>,
     /// How long the last run took.
+    #[schema(required)]
     pub took_ms: Option<i64>,
     /// What the last run did: the name and the number of each action.
     #[schema(example = json!({"recovered": 1, "failed": 0, "deleted": 0}))]
     pub did: BTreeMap<String, u64>,
     /// The error of the last run; `null` if it succeeded.
+    #[schema(required)]
     pub error: Option<String>,
     /// When it runs next.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub next_run: Option<Timestamp>,
     /// The host and port of the replica that runs it; `null` while no replica is the leader.
-    #[schema(example = "host-a:7700")]
+    #[schema(example = "host-a:7700", required)]
     pub leader: Option<String>,
 }
 
+/// The keepers.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = KeeperList)]
 pub struct Keepers {
     pub keepers: Vec<KeeperDto>,
 }

@@ -140,7 +140,7 @@ impl RequestMetrics {
         let labels = [("method", method.to_owned()), ("route", route.to_owned()), ("status", status.to_string())];
         Self {
             count: metrics::counter!("greenroom_http_requests_total", &labels),
-            seconds: metrics::histogram!("greenroom_http_request_seconds", &labels[..2]),
+            seconds: metrics::histogram!("greenroom_http_request_duration_seconds", &labels[..2]),
         }
     }
 

@@ -6,13 +6,14 @@
 //!   whether there is room
 //! - [`extract`], [`problem`], [`dto`], [`pages`], [`compression`]: what comes in and what goes out
 //! - [`bot_request`], [`requirements`], [`bots`], [`open_bots`], [`reading`], [`logs`], [`explain`], [`events`]: for users
-//! - [`callbacks`], [`screenshots`], [`agent`], [`runners`]: for bots
+//! - [`callbacks`], [`agent_steps`], [`screenshots`], [`agent`], [`runners`]: for bots
 //! - [`admin`], [`operator_bots`], [`pools`], [`slots`], [`bulk`], [`gate`], [`keepers`], [`live`], [`attention`],
 //!   [`stats_range`], [`stats`], [`audit`]: for operators
-//! - [`session`], [`health`], [`web`]: for everyone
+//! - [`session`], [`health`], [`gauges`], [`web`]: for everyone
 
 pub mod admin;
 pub mod agent;
+mod agent_steps;
 pub mod attention;
 pub mod audit;
 pub mod bot_request;
@@ -27,6 +28,7 @@ pub mod events;
 pub mod explain;
 pub mod extract;
 pub mod gate;
+pub mod gauges;
 pub mod health;
 pub mod keepers;
 pub mod live;
@@ -62,11 +64,15 @@ use axum::{Extension, Router};
 use domain::Deadlines;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio_util::sync::CancellationToken;
+use utoipa::openapi::header::HeaderBuilder;
+use utoipa::openapi::path::Operation;
 use utoipa::openapi::security::{
     ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme,
 };
+use utoipa::openapi::server::ServerBuilder;
 use utoipa::openapi::tag::TagBuilder;
-use utoipa::openapi::{Content, Info, License, OpenApi, Ref, ResponseBuilder};
+use utoipa::openapi::{Content, Info, LicenseBuilder, OpenApi, PathItem, Ref, Response, ResponseBuilder};
+use utoipa::{PartialSchema, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -84,6 +90,8 @@ use crate::runners::RunnerRegistry;
 use crate::signals::Signals;
 use crate::store::Store;
 use compression::Unchanging;
+use dto::StreamedEventDto;
+use gauges::Gauges;
 use middleware::Limits;
 use traffic_quota::Quotas;
 
@@ -113,6 +121,7 @@ pub struct Inner {
     pub limits: Limits,
     pub quotas: Quotas,
     pub metrics: PrometheusHandle,
+    pub gauges: Gauges,
     /// Cancelled when the server stops: what waits ends then, what works goes on.
     pub stopping: CancellationToken,
 }
@@ -232,18 +241,54 @@ fn documented() -> OpenApiRouter<App> {
         .routes(routes!(health::metrics))
 }
 
-/// Every call can be refused in the same form, with codes that its own answers need not repeat.
+/// The refusals that many calls share, by the name and the status that the document gives them.
+fn refusals() -> [(&'static str, &'static str, Response); 5] {
+    let refusal = |description: &str| {
+        ResponseBuilder::new()
+            .description(description)
+            .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
+    };
+    let seconds = HeaderBuilder::new().description(Some("How many seconds to wait before the next attempt")).build();
+    let unavailable = "`overloaded`: the server has too much to do; `unavailable`: the database does not answer, or the \
+                       server is stopping";
+    [
+        ("Unauthorized", "401", refusal("`unauthorized`: the key or token is missing or wrong").build()),
+        ("NotFound", "404", refusal("`not_found`: there is no such thing, or the caller may not see it").build()),
+        (
+            "Invalid",
+            "422",
+            refusal("`invalid`: a field or parameter is not valid or not known; `detail` names it").build(),
+        ),
+        ("Unavailable", "503", refusal(unavailable).header("Retry-After", seconds).build()),
+        ("Refused", "default", refusal("The request failed: `code` names the error, `detail` explains it").build()),
+    ]
+}
+
+/// Every call can be refused in the same form. The words of a call about its own refusals stay.
 fn with_refusals(document: &mut OpenApi) {
-    let problem = ResponseBuilder::new()
-        .description("The request failed: `code` names the error, `detail` explains it")
-        .content("application/problem+json", Content::new(Some(Ref::from_schema_name("Problem"))))
-        .build();
-    for item in document.paths.paths.values_mut() {
-        let calls = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        for call in calls.into_iter().flatten() {
-            call.responses.responses.insert("default".to_owned(), problem.clone().into());
+    for (path, item) in &mut document.paths.paths {
+        let has_subject = path.contains('{');
+        for call in operations(item) {
+            let has_security = call.security.as_ref().is_some_and(|any| !any.contains(&SecurityRequirement::default()));
+            for (name, status, _) in refusals() {
+                let is_possible = match status {
+                    "401" => has_security,
+                    "404" => has_subject,
+                    _ => true,
+                };
+                if is_possible {
+                    let refusal = Ref::new(format!("#/components/responses/{name}"));
+                    call.responses.responses.entry(status.to_owned()).or_insert(refusal.into());
+                }
+            }
         }
     }
+    let components = document.components.get_or_insert_default();
+    components.responses.extend(refusals().map(|(name, _, refusal)| (name.to_owned(), refusal.into())));
+}
+
+fn operations(item: &mut PathItem) -> impl Iterator<Item = &mut Operation> {
+    [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch].into_iter().flatten()
 }
 
 /// A browser that is signed in may make every call that its key or token may.
@@ -251,8 +296,7 @@ fn with_sessions(document: &mut OpenApi) {
     let required = |scheme: &str| SecurityRequirement::new(scheme, [""; 0]);
     let by_token = [required("api_key"), required("admin_token")];
     for item in document.paths.paths.values_mut() {
-        let calls = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete, &mut item.patch];
-        for security in calls.into_iter().flatten().filter_map(|call| call.security.as_mut()) {
+        for security in operations(item).filter_map(|call| call.security.as_mut()) {
             if by_token.iter().any(|token| security.contains(token)) {
                 security.push(required("browser_session"));
             }
@@ -264,7 +308,10 @@ fn described(mut document: OpenApi) -> OpenApi {
     with_refusals(&mut document);
     with_sessions(&mut document);
     document.info = Info::new("Greenroom", env!("CARGO_PKG_VERSION"));
-    document.info.license = Some(License::new(env!("CARGO_PKG_LICENSE")));
+    let license = env!("CARGO_PKG_LICENSE");
+    document.info.license = Some(LicenseBuilder::new().name(license).identifier(Some(license)).build());
+    document.servers =
+        Some(vec![ServerBuilder::new().url("/").description(Some("The server of this document")).build()]);
     document.info.description = Some(
         "The control plane for meeting bots.\n\nTimes are RFC 3339 in UTC. Durations are in milliseconds. An error is \
          a document of type `application/problem+json`: programs check `code`, people read `detail`, and \
@@ -285,6 +332,8 @@ fn described(mut document: OpenApi) -> OpenApi {
         SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(description)).build())
     };
     let components = document.components.get_or_insert_default();
+    // A stream has no schema of its own for its messages.
+    components.schemas.extend([(StreamedEventDto::name().into_owned(), StreamedEventDto::schema())]);
     components.add_security_scheme("api_key", bearer("The API key of a user, `grk_…`"));
     components.add_security_scheme("x_api_key", SecurityScheme::ApiKey(ApiKey::Header(ApiKeyValue::new("X-API-Key"))));
     components.add_security_scheme("bot_token", bearer("The bot token of one assignment, `grb_…`"));

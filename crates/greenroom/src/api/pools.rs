@@ -14,7 +14,7 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::audit;
-use super::dto::{BotDto, OneBot};
+use super::dto::{BotDto, OneBot, PlatformWord};
 use super::extract::{Json, Operator};
 use super::problem::{Problem, ProblemDto};
 use crate::explain::moment::after;
@@ -28,7 +28,9 @@ use crate::store::PoolRow;
 #[schema(as = Pool)]
 pub struct PoolDto {
     pub name: String,
+    #[schema(value_type = PlatformWord)]
     pub platform: &'static str,
+    #[schema(value_type = ProviderKindWord)]
     pub provider: String,
     /// The position in the order in which pools of one platform are filled, from 1; `null` if the pool is no longer in
     /// the configuration.
@@ -38,7 +40,8 @@ pub struct PoolDto {
     pub max_slots: i64,
     /// How many idle slots the server keeps ready.
     pub min_idle: i64,
-    /// The state of idle slots: `stopped` or `running`.
+    /// The state of idle slots.
+    #[schema(value_type = StandbyWord)]
     pub standby: &'static str,
     /// The image of new slots, as configured; `null` if the provider uses no images.
     #[schema(required)]
@@ -48,6 +51,7 @@ pub struct PoolDto {
     /// How many bots wait for a slot of this pool.
     pub queued: i64,
     /// How long bots have used a slot, as a moving average in which the last bot has the weight 1/10.
+    #[schema(required)]
     pub mean_hold_ms: Option<i64>,
     /// The memory in bytes of the slots in which an agent runs now, as their agents measured it when they last waited;
     /// `null` if it is not known of any.
@@ -58,7 +62,34 @@ pub struct PoolDto {
     pub closed_until: Option<Timestamp>,
 }
 
+/// What runs the slots of a pool.
 #[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ProviderKind)]
+pub enum ProviderKindWord {
+    Process,
+    Docker,
+    Swarm,
+    Nomad,
+    Coolify,
+    Ec2,
+}
+
+/// The state of the idle slots of a pool.
+///
+/// - `stopped`: the server starts the slot for each bot
+/// - `running`: an agent waits in the slot
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = Standby)]
+pub enum StandbyWord {
+    Stopped,
+    Running,
+}
+
+/// The pools, by name.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PoolList)]
 pub struct Pools {
     pub pools: Vec<PoolDto>,
 }

@@ -58,6 +58,22 @@ pub struct ProblemDto {
     pub detail: String,
     /// The id of the request, the same as in the header `X-Request-Id`. The log of the server contains it.
     pub request_id: String,
+    /// With `duplicate_bot`: the other bot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub bot_id: Option<uuid::Uuid>,
+    /// With `invalid_transition`: the status of the bot.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<super::dto::StatusWord>, nullable = false)]
+    pub bot_status: Option<&'static str>,
+    /// With `limit_reached`: how many bots count against the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub running: Option<i64>,
+    /// With `limit_reached`: how many bots the user may run at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub max_concurrent_bots: Option<i64>,
 }
 
 /// The errors of callbacks.

@@ -189,6 +189,7 @@ pub struct Usage {
     /// The bots that have not ended, newest first; at most 1000 bots and about 1 MiB.
     pub bots: Vec<BotDto>,
     /// Send it as `cursor` to `GET /bots/active` to get more bots; `null` if there are no more.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
@@ -221,10 +222,13 @@ pub async fn usage(State(app): State<App>, User(user): User) -> Result<Response,
     bots_page(&app, Which::OpenOf(user.id), BotFilter::default(), pager).await
 }
 
+/// A page of bots as meetings, newest first.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = MeetingPage)]
 pub struct Meetings {
     pub meetings: Vec<MeetingDto>,
     /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
@@ -333,10 +337,13 @@ pub async fn one(
     Ok(Json(with_sessions(&app, bot).await?))
 }
 
+/// A page of events, oldest first.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = EventPage)]
 pub struct Events {
     pub events: Vec<EventDto>,
     /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
@@ -379,10 +386,12 @@ pub async fn events_page(app: &App, bot: BotId, page: &Paging) -> Result<Respons
     }
 }
 
+/// A page of segments, by start, end and arrival.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Transcript {
     pub segments: Vec<SegmentDto>,
     /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::App;
 use super::extract::{Json, Runner};
 use super::problem::{Problem, ProblemDto};
+use super::requirements::UsageClassWord;
 use crate::runners::{HeartbeatReply, Newcomer, NotReadyReply, Registration};
 
 const LONGEST_ID: usize = 64;
@@ -32,8 +33,9 @@ pub struct Registered {
     pub token: String,
     /// The name of the pool.
     pub pool: String,
+    #[schema(required)]
     pub resource_class: Option<String>,
-    #[schema(value_type = String, example = "on-demand")]
+    #[schema(value_type = UsageClassWord)]
     pub usage_class: domain::UsageClass,
     /// How often the runner sends a heartbeat.
     pub heartbeat_interval_ms: u64,
@@ -122,11 +124,27 @@ pub struct BeatBody {
     pub run_id: Option<String>,
 }
 
+/// The state of a runner.
+///
+/// - `created`: it must register again
+/// - `idle`, `claimed`, `running`: it waits, has a bot, runs the bot
+/// - `terminated`: it has ended
+/// - `unknown`: the server no longer knows it
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = RunnerState)]
+pub enum RunnerStateWord {
+    Created,
+    Idle,
+    Claimed,
+    Running,
+    Terminated,
+    Unknown,
+}
+
 #[derive(Debug, Serialize, ToSchema)]
 pub struct BeatAnswer {
-    /// The state of the runner: `idle`, `claimed` or `running`; `created` if it must register again; `unknown` if the
-    /// server no longer knows the runner.
-    #[schema(example = "idle")]
+    #[schema(value_type = RunnerStateWord)]
     pub state: &'static str,
     /// Whether the runner must end its run and release it.
     pub stop: bool,

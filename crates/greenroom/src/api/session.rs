@@ -47,6 +47,7 @@ pub struct SessionDto {
     pub expires_at: jiff::Timestamp,
     /// The user. Absent for an operator.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub user_id: Option<Uuid>,
 }
 
@@ -83,6 +84,7 @@ impl From<&BrowserSession> for SessionDto {
         (status = 403, description = "`forbidden_origin`: the request comes from a page of another site",
          body = ProblemDto, content_type = "application/problem+json"),
     ),
+    security(()),
 )]
 pub async fn sign_in(
     State(app): State<App>,
@@ -117,6 +119,7 @@ pub async fn sign_in(
         (status = 401, description = "`unauthorized`: nobody is signed in, or the session has ended",
          body = ProblemDto, content_type = "application/problem+json"),
     ),
+    security(("browser_session" = [])),
 )]
 pub async fn show(
     State(app): State<App>,
@@ -140,6 +143,7 @@ pub async fn show(
         (status = 403, description = "`forbidden_origin`: the request does not come from a page of this server",
          body = ProblemDto, content_type = "application/problem+json"),
     ),
+    security((), ("browser_session" = [])),
 )]
 pub async fn sign_out(State(app): State<App>, parts: Parts) -> Result<Response, Problem> {
     let cookie = browser::session_cookie(&parts.headers);

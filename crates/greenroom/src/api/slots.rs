@@ -19,8 +19,21 @@ use super::extract::{Asked, Operator};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
 use super::reading::{Paging, is_last};
+use super::requirements::UsageClassWord;
 use crate::explain::slot_deadline::SlotClocks;
 use crate::store::{NewAuditEntry, PoolRow, SlotBotRow, SlotRow};
+
+/// The status of a slot.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = SlotStatus)]
+pub enum SlotStatusWord {
+    Creating,
+    Idle,
+    Busy,
+    Error,
+    Draining,
+}
 
 /// A slot, which runs one bot at a time.
 #[derive(Debug, Serialize, ToSchema)]
@@ -28,7 +41,7 @@ use crate::store::{NewAuditEntry, PoolRow, SlotBotRow, SlotRow};
 pub struct SlotDto {
     pub name: String,
     pub pool: String,
-    /// `creating`, `idle`, `busy`, `error` or `draining`.
+    #[schema(value_type = SlotStatusWord)]
     pub status: &'static str,
     /// Since when the slot has this status.
     #[schema(value_type = String, format = DateTime)]
@@ -40,14 +53,17 @@ pub struct SlotDto {
     /// Whether an agent runs in the slot. A bot then needs no start of the slot.
     pub hot: bool,
     /// The bot that has the slot.
+    #[schema(required)]
     pub bot_id: Option<Uuid>,
     /// The id of the slot at the provider.
+    #[schema(required)]
     pub provider_ref: Option<String>,
     /// The state of the slot as a text for people.
     pub description: String,
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     pub last_used_at: Option<Timestamp>,
     /// The error of a slot in `error`.
+    #[schema(required)]
     pub error_message: Option<String>,
     /// How often the server has tried to recover the slot.
     pub recovery_attempts: i64,
@@ -63,7 +79,7 @@ pub struct SlotDto {
     #[schema(required)]
     pub memory_bytes: Option<i64>,
     /// Until when the idle slot can be assigned to a bot; `null` means without limit.
-    #[schema(value_type = Option<String>, format = DateTime)]
+    #[schema(value_type = Option<String>, format = DateTime, required)]
     #[serde(rename = "threshold")]
     pub expires_at: Option<Timestamp>,
 }
@@ -72,9 +88,11 @@ pub struct SlotDto {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Attributes)]
 pub struct AttributesDto {
+    #[schema(required)]
     pub resource_class: Option<String>,
-    /// `on-demand` or `spot`.
+    #[schema(value_type = UsageClassWord)]
     pub usage_class: &'static str,
+    #[schema(required)]
     pub instance_type: Option<String>,
     /// The number of processors.
     pub cpu: u32,
@@ -142,6 +160,7 @@ pub struct SlotFilter {
     /// Only slots of this pool.
     pub pool: Option<String>,
     /// Only slots with this status.
+    #[param(value_type = Option<SlotStatusWord>)]
     pub status: Option<String>,
     /// The largest number of entries on the page. A page may have fewer, because it ends at about 1 MiB.
     #[param(default = 1000, minimum = 1, maximum = 1000)]
@@ -165,10 +184,13 @@ impl std::str::FromStr for SlotCursor {
     }
 }
 
+/// A page of slots, by pool and number.
 #[derive(Debug, Serialize, ToSchema)]
+#[schema(as = SlotPage)]
 pub struct Slots {
     pub slots: Vec<SlotDto>,
     /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
     pub next_cursor: Option<String>,
 }
 
@@ -184,11 +206,13 @@ pub struct Failure {
     #[schema(value_type = String, format = DateTime)]
     pub at: Timestamp,
     /// The bot that was affected.
+    #[schema(required)]
     pub bot_id: Option<Uuid>,
     /// The error of the provider, or the deadline that passed.
     #[serde(rename = "words")]
     pub message: String,
     /// The last lines that the program in the slot printed.
+    #[schema(required)]
     pub log: Option<String>,
 }
 

@@ -81,6 +81,7 @@ async fn app() -> (App, tempfile::TempDir) {
         quotas: Quotas::new(2),
         limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50), key_time: Duration::from_millis(50) },
         metrics: crate::telemetry::metrics(),
+        gauges: super::gauges::Gauges::default(),
         stopping: CancellationToken::new(),
     });
     (app, folder)

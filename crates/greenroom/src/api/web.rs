@@ -8,6 +8,7 @@ use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, E
 use axum::http::header::{REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderName, StatusCode};
 use axum::response::{IntoResponse, Response};
+use domain::hex;
 use rust_embed::RustEmbed;
 
 use super::compression::Unchanging;
@@ -78,8 +79,7 @@ fn content_type(name: &str) -> Option<&'static str> {
 }
 
 fn entity_tag(hash: &[u8; 32]) -> String {
-    let hex: String = hash.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
-    format!("\"{hex}\"")
+    format!("\"{}\"", hex(&hash[..16]))
 }
 
 #[cfg(test)]

@@ -294,6 +294,7 @@ pub async fn serve() -> Done {
         admin_token: Some(spec.admin_token.into()),
         limits: LimitsConfig::default(),
         retention: RetentionConfig::default(),
+        otlp_endpoint: None,
         deadlines: Deadlines::default(),
         max_concurrent_deployments: spec.concurrent_deployments,
         pull_stall: Duration::from_mins(2),

@@ -1,4 +1,4 @@
-//! The commands of the binary. Plain `greenroom` serves.
+//! The commands of the binary. Plain `greenroom` serves. Commands that talk to a server are in the crate `cli`.
 
 mod aws;
 mod bench;
@@ -10,7 +10,8 @@ mod serve;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use ::cli::{Remote, RemoteOptions, RemoteOptionsBefore};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use secrecy::ExposeSecret;
 
 use crate::config::{Complaints, Config, Sources};
@@ -26,6 +27,8 @@ struct Cli {
     command: Option<Command>,
     #[command(flatten)]
     settings: Settings,
+    #[command(flatten)]
+    options: RemoteOptionsBefore,
 }
 
 #[derive(Debug, Subcommand)]
@@ -39,10 +42,14 @@ enum Command {
     },
     /// Check everything that the server depends on, or explain the state of one slot or one bot.
     Doctor(doctor::Command),
-    /// Remove a pool that is no longer in the configuration.
+    #[command(flatten)]
+    Remote(Remote),
+    /// List, show, resize and probe pools, or remove one that is no longer in the configuration.
     Pools {
         #[command(subcommand)]
         command: pools::Command,
+        #[command(flatten)]
+        options: RemoteOptions,
     },
     /// End all bots and delete all slots of all pools. Stop the server first.
     Down(down::Command),
@@ -68,6 +75,10 @@ enum Command {
     },
     /// Run the demo bot, which simulates a meeting. The default pools run this command.
     DemoBot,
+    /// Print completions for a shell. They also complete ids, pools and slots from the server.
+    Completions(::cli::complete::Completions),
+    /// Print the man page of a command, or write all pages into a folder.
+    Man(::cli::manual::Man),
 }
 
 #[derive(Debug, Subcommand)]
@@ -130,8 +141,20 @@ pub fn main() -> ExitCode {
         Some(first) if first == launch::COMMAND => return launch::run(arguments),
         _ => {}
     }
+    ::cli::complete::answer(Cli::command);
     let cli = Cli::parse();
     let (before, command) = (cli.settings, cli.command.unwrap_or(Command::Serve(Settings::default())));
+    let command = match command {
+        Command::Remote(command) => return command.main(cli.options),
+        Command::Pools { command: pools::Command::Remote(command), options } => {
+            return command.main(options, cli.options);
+        }
+        Command::Completions(command) => return finish(command.run()),
+        Command::Man(command) => return finish(command.run(Cli::command())),
+        Command::Pools { options, .. } if options.is_given() => refuse_options(),
+        _ if cli.options.is_given() => refuse_options(),
+        command => command,
+    };
     match command {
         Command::DemoBot => return greenroom_agent::play_demo_bot(),
         Command::Bench { command: bench::Command::Bot } => return crate::bench::start::report_start(),
@@ -156,20 +179,40 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// The reference of all commands, in Markdown.
+pub fn reference() -> String {
+    ::cli::manual::markdown(Cli::command())
+}
+
+fn finish(done: ::cli::error::Done) -> ExitCode {
+    done.map_or_else(|error| ::cli::error::report(&error), |()| ExitCode::SUCCESS)
+}
+
+/// Options that a command would ignore are a mistake.
+fn refuse_options() -> ! {
+    let words = "--server, --token, --profile and --json are for commands that talk to a server; this command does not";
+    Cli::command().error(clap::error::ErrorKind::ArgumentConflict, words).exit()
+}
+
 /// Does it, with the settings that were given before the command.
 async fn run(command: Command, before: Settings) -> ExitCode {
     let done = match command {
         Command::Serve(settings) => serve(settings.over(&before)).await,
         Command::Config { command: ConfigCommand::Check(settings) } => check(settings.over(&before)),
         Command::Doctor(command) => doctor::run(command, &before).await,
-        Command::Pools { command } => pools::run(command, &before).await,
+        Command::Pools { command: pools::Command::Remove(command), .. } => pools::run(command, &before).await,
         Command::Down(command) => down::run(command, &before).await,
         Command::Migrate(settings) => migrate(settings.over(&before)).await,
         Command::Openapi => openapi(),
         Command::Aws { command } => aws::run(command, &before).await,
         Command::Bench { command } => bench::run(command).await,
         // Done before there was a runtime.
-        Command::Agent { .. } | Command::DemoBot => Ok(()),
+        Command::Agent { .. }
+        | Command::DemoBot
+        | Command::Remote(_)
+        | Command::Pools { .. }
+        | Command::Completions(_)
+        | Command::Man(_) => Ok(()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -251,6 +294,12 @@ fn asked(question: &str) -> Result<bool, Box<dyn std::error::Error>> {
 }
 
 fn openapi() -> Done {
-    println!("{}", api::document().to_pretty_json()?);
-    Ok(())
+    use std::io::Write;
+
+    let document = api::document().to_pretty_json()?;
+    match writeln!(std::io::stdout(), "{document}") {
+        // As with `| head`.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => Ok(written?),
+    }
 }

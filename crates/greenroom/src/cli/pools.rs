@@ -7,7 +7,10 @@ use crate::teardown::pool::PoolRemoval;
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Remove a pool that is no longer in the configuration: first its slots at the provider, then its records.
+    #[command(flatten)]
+    Remote(::cli::pools::Command),
+    /// Remove a pool that is no longer in the configuration: first its slots at the provider, then its records. This
+    /// command works on the database, not on a server.
     Remove(Remove),
 }
 
@@ -25,8 +28,8 @@ pub struct Remove {
     settings: Settings,
 }
 
-pub async fn run(command: Command, before: &Settings) -> Done {
-    let Command::Remove(Remove { name, yes, force, settings }) = command;
+pub async fn run(command: Remove, before: &Settings) -> Done {
+    let Remove { name, yes, force, settings } = command;
     let removal = PoolRemoval::prepare(&settings.over(before).load()?, &name).await?;
     let bots = match (removal.busy, force) {
         (0, _) => String::new(),

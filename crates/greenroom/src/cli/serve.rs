@@ -69,6 +69,10 @@ fn print_start(config: &Config, url: &str, first: &FirstStart) -> io::Result<()>
         )?;
         writeln!(out, "\nList your bots:")?;
         writeln!(out, "  curl -sS {url}/bots/active -H 'Authorization: Bearer {key}'")?;
+        writeln!(
+            out,
+            "\nOr from another terminal: greenroom login --server {url}, then greenroom bots start LINK --wait"
+        )?;
     }
     writeln!(out, "\nReady.")?;
     out.flush()

@@ -9,6 +9,7 @@ use domain::{Backoff, BotId, Reason, SlotName, SlotStatus, Status};
 use super::Deployment;
 use crate::placement::SlotEvent;
 use crate::store::{SlotRow, StoreError};
+use crate::traces::{self, Span};
 
 /// How long to wait before trying again while another task holds the slot's lock.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -43,7 +44,14 @@ impl Deployment {
     /// Clears the slot. False when another task already works on the slot.
     pub(crate) async fn clear(&self, slot: SlotRow) -> bool {
         let Some(bot) = slot.bot_id else { return true };
+        let begun = self.0.clock.now();
         let cleared = self.with_slot_locked(&slot.name, |slot| self.try_clear(slot, bot)).await;
+        if let Ok(Some(())) = cleared
+            && traces::is_on()
+        {
+            let span = Span::step(bot, "clearing", begun, self.0.clock.now());
+            traces::record(span.with("greenroom.slot", slot.name.as_str()));
+        }
         match cleared {
             Ok(cleared) => cleared.is_some(),
             Err(error) => {

@@ -26,6 +26,19 @@ pub enum Recovery {
     NotNeeded,
 }
 
+impl Recovery {
+    fn count(self, slot: &SlotName) {
+        let result = match self {
+            Recovery::Recovered => "recovered",
+            Recovery::Failed => "failed",
+            Recovery::Deleted => "deleted",
+            Recovery::NotNeeded => return,
+        };
+        let pool = slot.pool().unwrap_or_default().to_owned();
+        metrics::counter!("greenroom_slot_recoveries_total", "pool" => pool, "result" => result).increment(1);
+    }
+}
+
 /// Why an operator cannot recover a slot now.
 #[derive(Debug, thiserror::Error)]
 pub enum ManualRecoveryError {
@@ -60,7 +73,11 @@ impl Deployment {
                     _ => Ok(Recovery::NotNeeded),
                 }
             };
-            this.with_slot_locked(&slot, reset_slot).await
+            let done = this.with_slot_locked(&slot, reset_slot).await;
+            if let Ok(Some(done)) = done {
+                done.count(&slot);
+            }
+            done
         });
         done.await.unwrap_or_else(|error| Err(StoreError::ended("recover", &error)))
     }
@@ -69,7 +86,9 @@ impl Deployment {
     /// the last attempt the slot is deleted.
     pub async fn attempt(&self, slot: &SlotName, stuck_since: Timestamp) -> Result<Recovery, StoreError> {
         let done = self.with_slot_locked(slot, |slot| self.try_attempt(slot, stuck_since)).await?;
-        Ok(done.unwrap_or(Recovery::NotNeeded))
+        let done = done.unwrap_or(Recovery::NotNeeded);
+        done.count(slot);
+        Ok(done)
     }
 
     async fn try_attempt(&self, slot: SlotRow, stuck_since: Timestamp) -> Result<Recovery, StoreError> {

@@ -17,6 +17,7 @@ use super::{Deployment, lease};
 use crate::placement::SlotEvent;
 use crate::providers::{Provider, ProviderError, Spec};
 use crate::store::{DeploymentRow, Holder, Holding, Lease, Served, SlotRow, StoreError};
+use crate::traces::{self, Span, SpanId, TraceParent};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -31,6 +32,13 @@ struct Passed {
     holder: Uuid,
     /// The replica as which it passed the gate.
     replica: Uuid,
+}
+
+impl Passed {
+    /// The id of the span for the start of this slot. Attempts at the same place at the gate share it.
+    fn span(&self, bot: BotId) -> SpanId {
+        SpanId::of_step(bot, &format!("slot start {}", self.holder))
+    }
 }
 
 /// The result of a request to the provider.
@@ -111,6 +119,10 @@ impl Deployment {
         let rows = tx.pass_gate(self.0.max_concurrent, &served, holder, replica, now).await?;
         tx.commit().await?;
         let passed = rows.into_iter().map(|row| {
+            if let Some(bot) = row.bot_id.filter(|_| traces::is_on()) {
+                let span = Span::step(bot, "gate wait", row.asked_at, now).with("greenroom.host", row.host.clone());
+                traces::record(span.with("greenroom.tries", row.tries.to_string()));
+            }
             let guard = self.0.lease.guard(Holding::Deployment { slot: row.slot.clone(), holder });
             (Passed { row, holder, replica }, guard)
         });
@@ -228,10 +240,11 @@ impl Deployment {
                 return Ok(Outcome::NotWanted);
             }
             let is_new = slot.provider_ref.is_none();
-            let error = match self
-                .leased(passed, provider.recipe(), self.pull_and_start(&provider, passed, &wanted, is_new))
-                .await
-            {
+            let begun = self.0.clock.now();
+            let outcome =
+                self.leased(passed, provider.recipe(), self.pull_and_start(&provider, passed, &wanted, is_new)).await;
+            self.trace_start(passed, begun, &outcome);
+            let error = match outcome {
                 Outcome::Failed(error) => error,
                 outcome => return Ok(outcome),
             };
@@ -305,13 +318,38 @@ impl Deployment {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         let wanting = Wanting { slot: &passed.row.slot, holder: passed.holder };
-        match self.ensure_image(provider, wanting).await? {
+        let begun = self.0.clock.now();
+        let ensured = self.ensure_image(provider, wanting).await;
+        self.trace_call(passed, "image", begun, ensured.as_ref().err());
+        match ensured? {
             Ensured::There => {}
             Ensured::SteppedBack => return Ok(Brought::SteppedBack),
             Ensured::Lost => return Ok(Brought::Lost),
         }
+        let begun = self.0.clock.now();
         let made = if wanted.runs { provider.start(&wanted.spec).await } else { provider.create(&wanted.spec).await };
+        self.trace_call(passed, "provider start", begun, made.as_ref().err());
         made.map(Brought::Up)
+    }
+
+    /// Adds an attempt to start the slot to the trace of its bot.
+    fn trace_start(&self, passed: &Passed, begun: Timestamp, outcome: &Outcome) {
+        let Some(bot) = passed.row.bot_id.filter(|_| traces::is_on()) else { return };
+        let error = match outcome {
+            Outcome::Failed(error) => Some(error.kind()),
+            Outcome::NoCapacity(_) => Some("no_capacity"),
+            _ => None,
+        };
+        let span = Span { id: passed.span(bot), ..Span::step(bot, "slot start", begun, self.0.clock.now()) };
+        traces::record(span.with("greenroom.slot", passed.row.slot.as_str()).failed(error));
+    }
+
+    /// Adds a call to the provider to the trace of the bot, below the attempt to start the slot.
+    fn trace_call(&self, passed: &Passed, name: &'static str, begun: Timestamp, error: Option<&ProviderError>) {
+        if let Some(bot) = passed.row.bot_id.filter(|_| traces::is_on()) {
+            let span = Span::step(bot, name, begun, self.0.clock.now()).within(passed.span(bot));
+            traces::record(span.failed(error.map(ProviderError::kind)));
+        }
     }
 
     /// Returns what to start; `None` when the start is no longer needed.
@@ -344,6 +382,9 @@ impl Deployment {
             }
             if !pool.hot && !self.keeps_environment(&slot.pool) {
                 spec.environment.extend(self.bot_data(&bot).map(|data| ("BOT_DATA".to_owned(), data.to_string())));
+                if traces::is_on() {
+                    spec.environment.insert("TRACEPARENT".to_owned(), TraceParent::of_bot(id).to_string());
+                }
             }
         }
         Ok(Some(Wanted { spec, runs: pool.hot || deployment.bot_id.is_some() }))

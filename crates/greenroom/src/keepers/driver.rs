@@ -77,6 +77,8 @@ struct Last {
     row: KeeperRow,
     written: Option<Instant>,
     failing: bool,
+    /// Whether the metric of the last success has a value.
+    has_success_time: bool,
 }
 
 impl Post {
@@ -95,6 +97,12 @@ impl Keepers {
             asked_number: AtomicI64::new(0),
             last: Mutex::default(),
         };
+        for keeper in &keeper_list {
+            let name = keeper.name();
+            metrics::gauge!("greenroom_keeper_interval_seconds", "keeper" => name).set(keeper.every().as_secs_f64());
+            // So that the first failure counts as an increase.
+            metrics::counter!("greenroom_keeper_failures_total", "keeper" => name).increment(0);
+        }
         let posts = keeper_list.into_iter().map(post).collect();
         Self(Arc::new(Inner { store, clock, leadership, posts, begun: Instant::now() }))
     }
@@ -221,10 +229,10 @@ impl Keepers {
     fn report_run(&self, post: &Post, took: Duration, done: &Result<RunReport, KeeperError>) {
         let keeper = post.keeper.name();
         metrics::counter!("greenroom_keeper_runs_total", "keeper" => keeper).increment(1);
-        metrics::histogram!("greenroom_keeper_run_seconds", "keeper" => keeper).record(took);
+        metrics::histogram!("greenroom_keeper_run_duration_seconds", "keeper" => keeper).record(took);
         #[allow(clippy::cast_precision_loss)]
-        metrics::gauge!("greenroom_keeper_last_run_seconds", "keeper" => keeper)
-            .set(self.0.clock.now().as_millisecond() as f64 / 1_000.0);
+        let now = self.0.clock.now().as_millisecond() as f64 / 1_000.0;
+        metrics::gauge!("greenroom_keeper_last_run_timestamp_seconds", "keeper" => keeper).set(now);
         let trouble = match done {
             Ok(report) => {
                 for (what, count) in &report.counts {
@@ -240,6 +248,11 @@ impl Keepers {
         };
         // This logs the first failure, and not each run while the trouble lasts.
         let failed_before = std::mem::replace(&mut post.last().failing, trouble.is_some());
+        // For a keeper that never succeeds, the time of its first run stands there. So it is late one day, too.
+        let has_success_time = std::mem::replace(&mut post.last().has_success_time, true);
+        if trouble.is_none() || !has_success_time {
+            metrics::gauge!("greenroom_keeper_last_success_timestamp_seconds", "keeper" => keeper).set(now);
+        }
         if let Some(trouble) = trouble {
             metrics::counter!("greenroom_keeper_failures_total", "keeper" => keeper).increment(1);
             if !failed_before {

@@ -59,6 +59,7 @@ struct CheckedPart {
 
 impl Invariants {
     pub fn new(context: Context, placement: Placement) -> Self {
+        copy_check::begin_counting();
         let copy_check = CopyCheck::new(context.store.clone(), placement.clone());
         let (most_at_once, part) = (MOST_AT_ONCE, PART);
         Self { context, placement, copy_check, most_at_once, part, progress: Mutex::default() }

@@ -34,6 +34,7 @@ impl Leadership {
     /// Whether this replica certainly leads.
     pub fn is_held(&self) -> bool {
         if !self.store.is_shared() {
+            metrics::gauge!("greenroom_leader").set(1.0);
             return true;
         }
         let until = *self.until.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,6 +55,7 @@ impl Leadership {
     /// Returns the name of the leading replica, if one leads.
     pub async fn leader(&self) -> Result<Option<String>, StoreError> {
         if !self.store.is_shared() {
+            metrics::gauge!("greenroom_leader").set(1.0);
             return Ok(Some(self.replica.name.clone()));
         }
         Ok(self.store.lease_holder(&Lease::Keepers).await?.map(|holder| holder.name))
@@ -63,6 +65,7 @@ impl Leadership {
     /// receive callbacks, so the listening window is reset.
     pub async fn keep_leading(self, listening: ListeningWindow, ending: CancellationToken) {
         if !self.store.is_shared() {
+            metrics::gauge!("greenroom_leader").set(1.0);
             return ending.cancelled().await;
         }
         let claim = LeaseClaim::new(Lease::Keepers, &self.replica);

@@ -17,7 +17,9 @@
 //! - [`invariants`]: conditions that must always hold
 //! - [`runners`]: machines that wait for bots
 //! - [`stats`]: the figures of minutes and hours
+//! - [`bot_times`]: the metrics of bots
 
+mod bot_times;
 pub mod deployment;
 pub mod driver;
 mod interrupted;

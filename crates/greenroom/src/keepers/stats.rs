@@ -5,6 +5,8 @@
 //! - the slots were not counted in this minute: it counts them by pool and status;
 //! - figures are older than they are kept: it deletes them.
 //!
+//! It also makes the metrics of bots from these events ([`super::bot_times`]).
+//!
 //! The position in the events is stored with the figures, in one transaction. So a restart, a change of the leader and
 //! a late run neither lose an event nor count it twice. Bots pay nothing for this: the keeper reads the events that
 //! are stored anyway, by their ids. With many events, it rests longer than it works.
@@ -16,11 +18,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use domain::event::Kind;
 use domain::stats::Figures;
-use domain::{BotId, EventId, SlotName};
+use domain::{BotId, EventId, ShownStatus};
 use jiff::Timestamp;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 use tokio::time::Instant;
 
+use super::bot_times::{self, BotTimes};
 use super::{Keeper, KeeperError, RunReport, ago, count};
 use crate::clock::Clock;
 use crate::context::Context;
@@ -58,6 +61,8 @@ pub struct StatsKeeper {
     hours_kept: Option<Duration>,
     /// The horizon that the last run could not reach.
     horizon: Mutex<Option<Horizon>>,
+    /// The metrics of bots, which are made from the same events.
+    bot_times: AsyncMutex<BotTimes>,
     /// Events are left for another run.
     unfinished: Notify,
 }
@@ -65,7 +70,8 @@ pub struct StatsKeeper {
 impl StatsKeeper {
     pub fn new(context: &Context, hours_kept: Option<Duration>) -> Self {
         let (store, clock) = (context.store.clone(), context.clock.clone());
-        Self { store, clock, hours_kept, horizon: Mutex::default(), unfinished: Notify::new() }
+        let (horizon, bot_times) = Default::default();
+        Self { store, clock, hours_kept, horizon, bot_times, unfinished: Notify::new() }
     }
 
     /// Counts the slots, if that was not done in this minute.
@@ -78,6 +84,7 @@ impl StatsKeeper {
         let sample = || Figures { samples: 1, ..Figures::default() };
         figures.insert((String::new(), minute), sample());
         for pool in self.store.pools().await? {
+            bot_times::begin_counting(&pool.name);
             figures.insert((pool.name, minute), sample());
         }
         for (pool, status, slots) in self.store.slots_by_status().await? {
@@ -105,7 +112,8 @@ impl StatsKeeper {
                 // Another process runs this keeper too, and continues.
                 break;
             }
-            counted += count(events.len());
+            self.bot_times.lock().await.count(&self.store, (position, end), &events).await?;
+            counted += count(events.iter().filter(|event| is_figure(event)).count());
             position = end;
             if position < up_to {
                 tokio::time::sleep((read.elapsed() * REST_FACTOR).min(LONGEST_RUN / 4)).await;
@@ -166,12 +174,16 @@ pub fn oldest_minute(now: Timestamp) -> Timestamp {
     Resolution::Hour.begin(ago(now, MINUTES_KEPT))
 }
 
+/// Whether an event is in the figures: the others are changes of status on the way.
+fn is_figure(event: &CountedEvent) -> bool {
+    matches!(event.kind, Kind::Created | Kind::Assigned) || event.to.is_some_and(ShownStatus::is_ended)
+}
+
 /// The figures of some events, by pool and minute, and for all pools together.
 fn figures_of(events: &[CountedEvent]) -> NewFigures {
     let mut figures = BTreeMap::new();
-    for event in events {
-        let slot = event.reason.clone().filter(|_| event.kind != Kind::StatusChanged).map(SlotName::stored);
-        let pool = slot.as_ref().and_then(SlotName::pool).or(event.pool.as_deref()).map(str::to_owned);
+    for event in events.iter().filter(|event| is_figure(event)) {
+        let (slot, pool) = (event.slot(), event.pool());
         let minute = Resolution::Minute.begin(event.at);
         for name in [Some(String::new()), pool].into_iter().flatten() {
             add(figures.entry((name, minute)).or_default(), event, slot.is_some());
@@ -188,19 +200,21 @@ fn add(figures: &mut Figures, event: &CountedEvent, gets_slot: bool) {
     if gets_slot && !event.had_slot {
         figures.add_start(event.start_kind, wait_ms(event.bot, event.at));
     }
-    if event.kind == Kind::StatusChanged {
+    if event.to.is_some_and(ShownStatus::is_ended) {
         figures.add_end(event.reason.as_deref(), event.fault);
     }
 }
 
-/// How long a bot has waited since its request arrived. The id of a bot has this time.
-fn wait_ms(bot: BotId, until: Timestamp) -> u64 {
-    let requested_ms = bot.0.get_timestamp().map(|time| {
-        let (seconds, nanoseconds) = time.to_unix();
-        seconds.saturating_mul(1_000).saturating_add(u64::from(nanoseconds / 1_000_000))
-    });
-    let until_ms = u64::try_from(until.as_millisecond()).unwrap_or(0);
-    requested_ms.map_or(0, |requested_ms| until_ms.saturating_sub(requested_ms))
+/// When the request for a bot arrived. The id of a bot has this time.
+pub(super) fn requested_at(bot: BotId) -> Option<Timestamp> {
+    let (seconds, nanoseconds) = bot.0.get_timestamp()?.to_unix();
+    Timestamp::new(i64::try_from(seconds).ok()?, i32::try_from(nanoseconds / 1_000_000 * 1_000_000).ok()?).ok()
+}
+
+/// How long a bot has waited since its request arrived.
+pub(super) fn wait_ms(bot: BotId, until: Timestamp) -> u64 {
+    let waited = requested_at(bot).map_or(0, |requested| until.as_millisecond() - requested.as_millisecond());
+    u64::try_from(waited).unwrap_or(0)
 }
 
 #[async_trait]

@@ -3,11 +3,9 @@
 //! answer as the first one.
 
 use domain::lifecycle::{Trigger, Verdict, decide};
-use domain::{CommandId, ConnectionId, Status};
+use domain::{CommandId, ConnectionId, SlotClaim, Status, hex};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
-
-use domain::SlotClaim;
 
 use super::tokens::Claim;
 use super::{Lifecycle, LifecycleError, refuse_ended};
@@ -212,7 +210,7 @@ fn segment_row(connection_id: ConnectionId, segment: Segment) -> SegmentRow {
         digest.update(text.map_or(u64::MAX, |text| text.len() as u64).to_be_bytes());
         digest.update(text.map_or("", String::as_str));
     }
-    let digest = digest.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+    let digest = hex(&digest.finalize()[..16]);
     SegmentRow {
         connection_id,
         digest,

@@ -360,12 +360,6 @@ impl Lifecycle {
     }
 }
 
-impl Change {
-    fn to(to: Status, reason: Option<Reason>) -> Self {
-        Self { to, reason, fault: None, error: None, exit_code: None }
-    }
-}
-
 /// Begins a transaction that changes a bot and its slot, and locks the bot. The journal names the slot before the bot
 /// is locked, and placement may give the bot another slot in between. In that case the transaction begins again with
 /// the new slot.

@@ -56,6 +56,12 @@ pub struct LiveReader {
     messages: broadcast::Receiver<LiveMessage>,
 }
 
+impl Drop for LiveReader {
+    fn drop(&mut self) {
+        metrics::gauge!("greenroom_stream_readers", "stream" => "live").decrement(1.0);
+    }
+}
+
 impl LiveReader {
     /// The next message. `None` when the reader was too slow and is dropped, or the server stops.
     pub async fn next(&mut self) -> Option<LiveMessage> {
@@ -88,6 +94,7 @@ impl Live {
         let first = coalescer.snapshot();
         drop(coalescer);
         self.0.wanted.notify_one();
+        metrics::gauge!("greenroom_stream_readers", "stream" => "live").increment(1.0);
         LiveReader { first, messages }
     }
 

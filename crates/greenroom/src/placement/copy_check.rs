@@ -168,6 +168,28 @@ impl CopyReport {
     }
 }
 
+/// Every kind of violation.
+const KINDS: [&str; 11] = [
+    "copy",
+    "pool_miscounted",
+    "bot_lost",
+    "queued_with_slot",
+    "bot_in_two_slots",
+    "slot_of_two_bots",
+    "two_at_a_meeting",
+    "wrong_platform",
+    "limit_passed",
+    "pool_overgrown",
+    "slot_stored_twice",
+];
+
+/// So that the first violation of a kind counts as an increase.
+pub fn begin_counting() {
+    for kind in KINDS {
+        metrics::counter!("greenroom_invariant_violations_total", "kind" => kind).increment(0);
+    }
+}
+
 /// Logs and counts a violation as an error, because it must never happen.
 pub fn log_violation(kind: &'static str, violation: &str) {
     tracing::error!(kind, violation, "invariant violated");

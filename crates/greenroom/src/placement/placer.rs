@@ -108,7 +108,7 @@ impl Placer {
                 }
             }
             if !submitted.is_empty() {
-                metrics::histogram!("greenroom_placement_batch_size").record(submitted.len() as f64);
+                metrics::histogram!("greenroom_placement_batch_jobs").record(submitted.len() as f64);
                 self.take_turn().await;
                 self.place(Batch::new(submitted)).await;
             }

@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::browser_sessions::BrowserSessions;
 use crate::admission::{Admission, AdmissionError};
+use crate::api::gauges::Gauges;
 use crate::api::middleware::Limits;
 use crate::api::traffic_quota::Quotas;
 use crate::api::{self, App, Inner};
@@ -54,6 +55,8 @@ use crate::runners::RunnerRegistry;
 use crate::signals::Signals;
 use crate::store::{Holder, ServerLock, Store, StoreError};
 use crate::telemetry;
+use crate::traces;
+use crate::traces::export::Exporter;
 use background::Background;
 use connection::Times;
 use first_start::FirstStart;
@@ -82,6 +85,8 @@ pub enum ServerError {
     InUse { listen: String },
     #[error("the placement thread cannot be started: {0}")]
     Thread(std::io::Error),
+    #[error("the HTTP client for traces cannot be made: {0}")]
+    Traces(reqwest::Error),
     #[error(transparent)]
     Bus(#[from] BadUrl),
     #[error("a background task of the server ended unexpectedly; the log names it")]
@@ -163,6 +168,7 @@ impl Server {
             );
         }
         let metrics = telemetry::metrics();
+        traces::begin_counting();
         let mut background = Background::new();
         let (stopping, ending) = (CancellationToken::new(), background.ending.clone());
         if let Some(redis) = &config.redis {
@@ -184,6 +190,13 @@ impl Server {
         let placement = placement.with_waiting_requests(config.limits.waiting_requests as usize);
         background.spawn_thread("placement", placing).map_err(ServerError::Thread)?;
         let replica = Holder { id: uuid::Uuid::new_v4(), name: format!("{}:{}", host(), address.port()) };
+        if let Some(endpoint) = &config.otlp_endpoint
+            && let Some(spans) = traces::begin()
+        {
+            let exporter =
+                Exporter::new(endpoint.expose_secret(), replica.name.clone()).map_err(ServerError::Traces)?;
+            background.spawn("traces", exporter.run(spans, ending.clone()));
+        }
         let public_url = config.public_url.clone().unwrap_or_else(|| url.clone());
         let deployment = Deployment::new(Parts {
             context: context.clone(),
@@ -272,6 +285,7 @@ impl Server {
             limits: Limits::default(),
             quotas: Quotas::new(config.limits.streams_per_key as usize),
             metrics,
+            gauges: Gauges::default(),
             stopping,
         });
         let connections = listen::possible_connections(config.limits.connections);

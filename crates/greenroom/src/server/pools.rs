@@ -18,6 +18,7 @@ use crate::providers::coolify::{Coolify, CoolifyProvider, Pace, address};
 use crate::providers::docker::DockerProvider;
 use crate::providers::docker::engine::host_of;
 use crate::providers::ec2::{Ec2Provider, Runners};
+use crate::providers::measured::MeasuredProvider;
 use crate::providers::nomad::NomadProvider;
 use crate::providers::process::{self, ProcessProvider};
 use crate::providers::swarm::SwarmProvider;
@@ -168,7 +169,10 @@ pub(super) async fn attribute_sets(tx: &mut Tx, pool: &PoolConfig) -> Result<Vec
 /// the limits hold for this process only.
 pub fn providers(pools: &[PoolConfig], installation: &str, store: Option<&Store>, runners: &Runners) -> Providers {
     let mut maker = Maker { installation, store, runners, coolifies: BTreeMap::new(), most: lowest_limits(pools) };
-    let made = pools.iter().filter_map(|pool| Some((pool.name.clone(), maker.provider(pool)?)));
+    let made = pools.iter().filter_map(|pool| {
+        let measured = MeasuredProvider::new(pool.provider.as_str(), maker.provider(pool)?);
+        Some((pool.name.clone(), Arc::new(measured) as Arc<dyn Provider>))
+    });
     Arc::new(made.collect())
 }
 

@@ -26,11 +26,27 @@ fn table() -> Vec<(String, BTreeSet<String>)> {
     .collect()
 }
 
-/// The modules that `lib.rs` declares.
+/// The modules that `lib.rs` declares, and the crates that it shows as modules.
 fn modules() -> BTreeSet<String> {
     let text = std::fs::read_to_string(source().join("lib.rs")).unwrap();
     let declared = text.lines().filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod "));
-    declared.map(|name| name.trim_end_matches(';').to_owned()).collect()
+    let declared = declared.map(|name| name.trim_end_matches(';').to_owned());
+    declared.chain(crates()).collect()
+}
+
+/// The crates of this workspace that `lib.rs` shows as modules.
+fn crates() -> Vec<String> {
+    let text = std::fs::read_to_string(source().join("lib.rs")).unwrap();
+    let shown = text.lines().filter_map(|line| line.strip_prefix("pub use ")?.strip_suffix(';'));
+    shown.map(str::to_owned).collect()
+}
+
+/// Which of these crates a crate depends on. The compiler sees to it that it uses no others.
+fn dependencies(name: &str) -> BTreeSet<String> {
+    let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name).join("Cargo.toml");
+    let text = std::fs::read_to_string(manifest).unwrap();
+    let normal = text.split("\n[dependencies]\n").nth(1).unwrap().split("\n[").next().unwrap();
+    crates().into_iter().filter(|other| normal.lines().any(|line| line.starts_with(&format!("{other}.")))).collect()
 }
 
 /// The modules in the order in which the documentation of `lib.rs` lists them.
@@ -150,6 +166,7 @@ fn uses() -> Uses {
         used.remove(module);
         uses.entry(module.to_owned()).or_default().extend(used);
     }
+    uses.extend(crates().into_iter().map(|name| (name.clone(), dependencies(&name))));
     uses
 }
 

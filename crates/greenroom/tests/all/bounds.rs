@@ -84,8 +84,8 @@ async fn an_unknown_key_is_refused_before_its_body_and_does_not_reach_placement(
     assert_eq!(status, StatusCode::UNAUTHORIZED);
     let metrics = server.client("").text("/metrics").await;
     assert!(!metrics.contains("call=\"bots.known\""), "the key reached placement's transaction");
-    let lookups =
-        metrics.lines().find(|line| line.starts_with("greenroom_database_call_seconds_count{call=\"keys.read\"}"));
+    let series = "greenroom_database_call_duration_seconds_count{call=\"keys.read\",";
+    let lookups = metrics.lines().find(|line| line.starts_with(series));
     assert!(lookups.unwrap().ends_with(" 1"), "the server looks up the same key once: {lookups:?}");
 }
 

@@ -10,7 +10,7 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 use crate::support::{ADMIN_TOKEN, Backend, Client, Database, Process, in_repository, meet_link, process_pool, until};
 
-/// A scenario that runs in Node.js.
+/// A scenario that runs in another process.
 #[derive(Debug)]
 pub struct Scenario {
     child: Child,
@@ -29,11 +29,18 @@ impl Scenario {
         for (key, value) in settings.as_object().into_iter().flatten() {
             all[key] = value.clone();
         }
-        let mut child = Command::new("node")
+        let mut command = Command::new("node");
+        command
             .arg(in_repository(&format!("web/tests/{name}.js")))
-            .env("SCENARIO_SETTINGS", all.to_string())
             .env("CHROMIUM", variable("CHROMIUM"))
-            .env("TEST_NODE_PACKAGES", variable("TEST_NODE_PACKAGES"))
+            .env("TEST_NODE_PACKAGES", variable("TEST_NODE_PACKAGES"));
+        Self::spawn(command, &all)
+    }
+
+    /// Starts a command that talks by lines as a scenario does.
+    pub fn spawn(mut command: Command, settings: &Value) -> Self {
+        let mut child = command
+            .env("SCENARIO_SETTINGS", settings.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)

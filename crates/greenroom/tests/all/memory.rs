@@ -63,7 +63,7 @@ async fn of_pool(fixture: &ServerFixture) -> Value {
 /// How often the server has written the memory of slots.
 async fn writes(fixture: &ServerFixture) -> Option<String> {
     let metrics = fixture.admin.text("/metrics").await;
-    let written = "greenroom_database_call_seconds_count{call=\"slot_memory.write\"} ";
+    let written = "greenroom_database_call_duration_seconds_count{call=\"slot_memory.write\",result=\"ok\"} ";
     metrics.lines().find_map(|line| line.strip_prefix(written)).map(str::to_owned)
 }
 

@@ -163,8 +163,8 @@ async fn health_readiness_and_metrics_need_no_token() {
         "greenroom_bots{status=\"deploying\"} 1",
         "greenroom_http_requests_total{method=\"POST\",route=\"/bots\",status=\"201\"} 1",
         "greenroom_slots{pool=\"google-meet\",status=\"idle\"} 0",
-        "greenroom_database_call_seconds_count{call=\"users.insert\"} 1",
-        "greenroom_http_request_seconds_count{method=\"POST\",route=\"/bots\"} 1",
+        "greenroom_database_call_duration_seconds_count{call=\"users.insert\",result=\"ok\"} 1",
+        "greenroom_http_request_duration_seconds_count{method=\"POST\",route=\"/bots\"} 1",
     ] {
         assert!(metrics.as_str().unwrap().contains(line), "`{line}` is not in\n{metrics}");
     }

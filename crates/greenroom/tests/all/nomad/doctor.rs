@@ -69,9 +69,9 @@ async fn problems_are_reported_with_nomads_messages() {
 
 #[test]
 fn the_configuration_in_the_documentation_is_valid() {
-    let document = std::fs::read_to_string(in_repository("docs/providers.md")).unwrap();
-    let (_, section) = document.split_once("## Nomad\n").unwrap();
-    let (_, block) = section.split_once("```toml\n").unwrap();
+    let document = std::fs::read_to_string(in_repository("docs/how-to/nomad.md")).unwrap();
+    let (_, section) = document.split_once("## Configuration\n").unwrap();
+    let (_, block) = section.split_once("```toml file=greenroom.toml\n").unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("greenroom.toml");
     std::fs::write(&file, block.split_once("```").unwrap().0).unwrap();

@@ -3,6 +3,7 @@
 mod agents;
 mod balancer;
 mod client;
+mod command_line;
 mod coolify;
 mod coolify_fixture;
 mod core_fixture;
@@ -10,10 +11,13 @@ mod deployment_fixture;
 mod docker;
 mod ec2;
 mod fake;
+pub mod markdown;
 mod nomad;
+mod page_shell;
 pub mod placement_writes;
 mod prewarm;
 mod process;
+mod prometheus;
 mod raw;
 mod redis_subscriber;
 mod relay;
@@ -25,6 +29,7 @@ mod watch;
 
 pub use balancer::Balancer;
 pub use client::{Client, Life, meet_link};
+pub use command_line::{CommandLine, Terminal, plain};
 pub use coolify::{
     COOLIFY_TOKEN, CoolifyApplication, CoolifyCall, CoolifyEvent, CoolifyFake, CoolifyFault, CoolifySettings, Dialect,
     Operation as CoolifyOperation,
@@ -34,19 +39,21 @@ pub use core_fixture::{CoreFixture, Plan, bot_request, configure, pool};
 pub use deployment_fixture::{DeploymentFixture, Works};
 pub use docker::{
     DockerFixture, Engine, Labelled, OBEDIENT, PrivateEngine, Recipe, Registry, StallingRegistry, Swarm,
-    gateway as docker_gateway,
+    gateway as docker_gateway, libraries,
 };
 pub use ec2::{Cloud, Machine, greenroom};
 pub use fake::{Call, Fake, Fault, Kind};
 pub use nomad::{NomadEvent, NomadFake, NomadFault, NomadNode, NomadOperation, NomadOptions, NomadTiming, NomadTls};
+pub use page_shell::PageShell;
 pub use prewarm::{PREWARMED_POOL, PrewarmedBot};
 pub use process::{ADMIN_TOKEN, Process};
+pub use prometheus::PrivatePrometheus;
 pub use raw::Raw;
 pub use redis_subscriber::Subscriber;
 pub use relay::Relay;
 pub use replicas::Replicas;
 pub use server_fixture::ServerFixture;
-pub use servers::{PrivatePostgres, PrivateRedis};
+pub use servers::{PrivatePostgres, PrivateRedis, any_port};
 pub use slots::{Running, process_pool, process_provider, waits};
 pub use watch::{Watch, expect_no_two_at_once};
 

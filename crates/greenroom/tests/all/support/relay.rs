@@ -1,10 +1,11 @@
-//! A relay between a provider and its HTTP server. It can delay or drop answers.
+//! A relay between a client and its HTTP server. It can delay or drop answers.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 /// The delay of a late answer.
@@ -17,7 +18,7 @@ struct Troubles {
     lost: AtomicUsize,
 }
 
-/// A TCP server that forwards to a Unix socket.
+/// A TCP server that forwards to a Unix socket, or to another TCP server.
 #[derive(Debug)]
 pub struct Relay {
     pub address: String,
@@ -34,13 +35,25 @@ impl Drop for Relay {
 impl Relay {
     pub async fn to(socket: &str) -> Self {
         let socket = socket.trim_start_matches("unix://").to_owned();
+        Self::serve(move || UnixStream::connect(socket.clone())).await
+    }
+
+    /// Forwards to the server at an `http://` address.
+    pub async fn to_url(url: &str) -> Self {
+        let address = url.trim_start_matches("http://").to_owned();
+        Self::serve(move || TcpStream::connect(address.clone())).await
+    }
+
+    async fn serve<S: AsyncRead + AsyncWrite + Send + Unpin + 'static, F: Future<Output = io::Result<S>> + Send>(
+        connect: impl Fn() -> F + Send + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let troubles = Arc::<Troubles>::default();
         let shared = troubles.clone();
         let serving = tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                let Ok(server) = UnixStream::connect(&socket).await else { continue };
+                let Ok(server) = connect().await else { continue };
                 tokio::spawn(carry(client, server, shared.clone()));
             }
         });
@@ -56,6 +69,11 @@ impl Relay {
     pub fn lose(&self, count: usize) {
         self.troubles.lost.store(count, Ordering::SeqCst);
     }
+
+    /// Whether all answers that were to be lost are lost.
+    pub fn lost_all(&self) -> bool {
+        self.troubles.lost.load(Ordering::SeqCst) == 0
+    }
 }
 
 /// Decrements a count, if it is above zero.
@@ -63,7 +81,7 @@ fn take(count: &AtomicUsize) -> bool {
     count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |count| count.checked_sub(1)).is_ok()
 }
 
-async fn carry(mut client: TcpStream, mut server: UnixStream, troubles: Arc<Troubles>) {
+async fn carry(mut client: TcpStream, mut server: impl AsyncRead + AsyncWrite + Unpin, troubles: Arc<Troubles>) {
     let (mut asked, mut answered) = (vec![0; 64 * 1024], vec![0; 64 * 1024]);
     let mut is_change = false;
     loop {

@@ -12,10 +12,10 @@ use nix::unistd::Pid;
 use super::{found, in_repository};
 
 /// Another test's server may have the port.
-const TRIES: usize = 20;
+pub(super) const TRIES: usize = 20;
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
-fn variable(name: &str) -> String {
+pub(super) fn variable(name: &str) -> String {
     std::env::var(name).unwrap_or_else(|_| panic!("{name} is not set; ./scripts/test finds the server and sets it"))
 }
 
@@ -139,7 +139,7 @@ impl PrivateRedis {
 
 /// The permissions of bots that the documentation recommends.
 fn rights_of_bots() -> Vec<String> {
-    let text = std::fs::read_to_string(in_repository("docs/operations.md")).unwrap();
+    let text = std::fs::read_to_string(in_repository("docs/how-to/replicas.md")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("ACL SETUSER bots on >PASSWORD ")).unwrap();
     line.split(' ').map(str::to_owned).collect()
 }

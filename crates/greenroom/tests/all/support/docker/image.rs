@@ -139,7 +139,7 @@ fn pack(programs: &[PathBuf], archive: &Path) {
 
 /// The libraries of programs, from the output of ldd: `name => /path (address)` or `/path (address)`. Fails for a
 /// program that is statically linked.
-fn libraries(programs: &[PathBuf]) -> BTreeSet<PathBuf> {
+pub fn libraries(programs: &[PathBuf]) -> BTreeSet<PathBuf> {
     let lists = programs.iter().map(|program| Command::new("ldd").arg(program).output().unwrap().stdout);
     let text: String = lists.map(|list| String::from_utf8_lossy(&list).into_owned()).collect();
     text.split_whitespace().filter(|word| word.starts_with('/')).map(PathBuf::from).collect()

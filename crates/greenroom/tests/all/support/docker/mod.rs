@@ -10,7 +10,7 @@ mod stalling;
 mod swarm;
 
 pub use fixture::{DockerFixture, OBEDIENT};
-pub use image::Recipe;
+pub use image::{Recipe, libraries};
 pub use labelled::Labelled;
 pub use private::PrivateEngine;
 pub use registry::Registry;
