@@ -60,8 +60,9 @@ export function BotPage({ params }) {
   }
 
   const isOperator = session?.kind === "operator";
-  const shown = { ...bot, status: /** @type {Bot["status"]} */ (live && !isOver ? live.status : bot.status) };
-  const since = isOver ? bot.end_time ?? bot.status_since : live?.since ?? bot.status_since ?? explanation.data?.since;
+  const end = events.data?.findLast((event) => ENDED.includes(event.to ?? ""));
+  const shown = { ...bot, status: newestStatus(bot.status, live?.status, end?.to) };
+  const since = ENDED.includes(shown.status) ? bot.end_time ?? end?.at ?? bot.status_since : live?.since ?? bot.status_since ?? explanation.data?.since;
   const steps = explanation.data?.steps ?? [];
   return html`
     <div class="page">
@@ -85,6 +86,20 @@ export function BotPage({ params }) {
         </div>
       </div>
     </div>`;
+}
+
+/**
+ * The answers of a page arrive one by one, and each may be newer than the others. An end is final, so the first answer
+ * that tells of it is right: the head of the page never offers to stop a bot whose time line is complete.
+ *
+ * @param {Bot["status"]} read
+ * @param {string | undefined} live
+ * @param {string | null | undefined} end the status that the last event tells, if it is an end
+ * @returns {Bot["status"]}
+ */
+function newestStatus(read, live, end) {
+  const known = [read, live, end];
+  return /** @type {Bot["status"]} */ (known.find((status) => status && ENDED.includes(status)) ?? live ?? read);
 }
 
 /**
