@@ -46,8 +46,7 @@ enum Work {
 
 /// Runs the agent with these arguments, which do not include the program name. With the only argument `demo-bot` it runs
 /// the demo bot, as the agent itself does for a probe.
-pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
-    let arguments: Vec<OsString> = arguments.collect();
+pub fn run(arguments: Vec<OsString>) -> ExitCode {
     if matches!(&arguments[..], [only] if only == demo::COMMAND) {
         return demo::play();
     }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    greenroom_agent::run(std::env::args_os().skip(1))
+    greenroom_agent::run(std::env::args_os().skip(1).collect())
 }

@@ -309,7 +309,7 @@ pub async fn serve() -> Done {
     } else {
         let none: Arc<dyn Provider> = Arc::new(NoProvider);
         let providers = spec.pools.iter().map(|pool| (pool.name.clone(), none.clone())).collect::<BTreeMap<_, _>>();
-        Server::start_on(&config, |_, _, _| Arc::new(providers), |_, _| Ok(())).await?
+        Server::start_on(&config, Box::new(|_, _, _| Arc::new(providers)), Box::new(|_, _| Ok(()))).await?
     };
     println!("{}", serde_json::to_string(&Serving { address: server.address })?);
     let stop = async move || {

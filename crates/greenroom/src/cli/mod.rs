@@ -137,7 +137,7 @@ pub fn main() -> ExitCode {
     let mut arguments = std::env::args_os().skip(1);
     // These two have a command line of their own, and the agent a runtime.
     match arguments.next() {
-        Some(first) if first == "agent" => return greenroom_agent::run(arguments),
+        Some(first) if first == "agent" => return greenroom_agent::run(arguments.collect()),
         Some(first) if first == launch::COMMAND => return launch::run(arguments),
         _ => {}
     }

@@ -2,6 +2,8 @@
 //! panic, the server would still answer but not do its work. So the whole server stops, and its supervisor can start it
 //! again.
 
+use std::pin::Pin;
+
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -37,6 +39,11 @@ impl Background {
     }
 
     pub fn spawn(&mut self, name: &'static str, part: impl Future<Output = ()> + Send + 'static) {
+        self.spawn_boxed(name, Box::pin(part));
+    }
+
+    // One kind of task for all parts: the runtime's code for a task is compiled for each kind.
+    fn spawn_boxed(&mut self, name: &'static str, part: Pin<Box<dyn Future<Output = ()> + Send>>) {
         let watch = Watch { name, ending: self.ending.clone(), broken: self.broken.clone() };
         self.parts.spawn(async move {
             let _watch = watch;

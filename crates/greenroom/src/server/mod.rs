@@ -111,19 +111,19 @@ impl Server {
     /// now on, and [`Server::run`] answers them.
     pub async fn start(
         config: &Config,
-        show: impl FnOnce(&str, &FirstStart) -> std::io::Result<()>,
+        show: impl FnOnce(&str, &FirstStart) -> std::io::Result<()> + Send,
     ) -> Result<Self, ServerError> {
         let providers = |installation: &str, store: &Store, runners: &Runners| {
             pools::providers(&config.pools, installation, Some(store), runners)
         };
-        Self::start_on(config, providers, show).await
+        Self::start_on(config, Box::new(providers), Box::new(show)).await
     }
 
     /// Opens everything with other providers than the configured ones.
     pub(crate) async fn start_on(
         config: &Config,
-        providers: impl FnOnce(&str, &Store, &Runners) -> Providers,
-        show: impl FnOnce(&str, &FirstStart) -> std::io::Result<()>,
+        providers: Box<dyn FnOnce(&str, &Store, &Runners) -> Providers + Send + '_>,
+        show: Box<dyn FnOnce(&str, &FirstStart) -> std::io::Result<()> + Send + '_>,
     ) -> Result<Self, ServerError> {
         let failed = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::AddrInUse => ServerError::InUse { listen: config.listen.clone() },
