@@ -70,6 +70,30 @@ static OF_BOTS: [(&str, &Sql); 8] = [
     ("bots", delete_by_ids!("retention.bots", "bots", "id")),
 ];
 
+/// Deletes at most `$2` rows of the bots in the array `$1`.
+macro_rules! delete_some_of_bots {
+    ($name:literal, $table:literal) => {
+        sql!(
+            $name,
+            sqlite: concat!(
+                "DELETE FROM ", $table, " WHERE id IN (SELECT id FROM ", $table, "
+                  WHERE bot_id IN (SELECT value FROM json_each($1)) LIMIT $2)"
+            ),
+            postgres: concat!(
+                "DELETE FROM ", $table, " WHERE id = ANY (ARRAY(SELECT id FROM ", $table, "
+                  WHERE bot_id = ANY (ARRAY(SELECT json_array_elements_text($1)::uuid)) LIMIT $2))"
+            ),
+        )
+    };
+}
+
+/// The tables of which one bot can have many rows.
+static MANY_OF_BOTS: [(&str, &Sql); 3] = [
+    ("transcript_segments", delete_some_of_bots!("retention.some_transcripts", "transcript_segments")),
+    ("events", delete_some_of_bots!("retention.some_events", "events")),
+    ("commands", delete_some_of_bots!("retention.some_commands", "commands")),
+];
+
 /// What a user can ask to delete while the bot itself stays. The commands contain configurations.
 static DATA_OF_BOT: [&Sql; 5] = [
     delete_by_ids!("bot_data.transcript", "transcript_segments", "bot_id"),
@@ -161,6 +185,61 @@ impl Store {
                FROM bots WHERE user_id = $1 AND id > $2 ORDER BY id LIMIT $3"
         );
         BotScan::read(&self.reader().all(scan, args![user, after, limit]).await?)
+    }
+
+    /// Whether ended bots have more rows than one transaction is to delete, in the tables of which a bot can have many.
+    pub async fn have_many_rows(&self, bots: &[BotId], most: i64) -> Result<bool, StoreError> {
+        macro_rules! count {
+            ($list:literal) => {
+                concat!(
+                    "SELECT (SELECT count(*) FROM (SELECT 1 FROM transcript_segments WHERE bot_id ",
+                    $list,
+                    " LIMIT $2) AS a)
+                          + (SELECT count(*) FROM (SELECT 1 FROM events WHERE bot_id ",
+                    $list,
+                    " LIMIT $2) AS b)
+                          + (SELECT count(*) FROM (SELECT 1 FROM commands WHERE bot_id ",
+                    $list,
+                    " LIMIT $2) AS c) AS count"
+                )
+            };
+        }
+        let count = sql!(
+            "retention.count_rows",
+            sqlite: count!("IN (SELECT value FROM json_each($1))"),
+            postgres: count!("= ANY (ARRAY(SELECT json_array_elements_text($1)::uuid))"),
+        );
+        let row = self.reader().first(count, args![id_list(bots), most]).await?;
+        Ok(row.map_or(Ok(0), |row| row.int("count"))? >= most)
+    }
+
+    /// Deletes some rows of ended bots from the tables of which a bot can have many. The bots are to be deleted too.
+    /// `is_erased` as for [`Store::erase_bots`].
+    pub async fn prune_rows_of_bots(
+        &self,
+        bots: &[BotId],
+        limit: i64,
+        is_erased: bool,
+    ) -> Result<PrunedRows, StoreError> {
+        let mut tx = self.begin().await?;
+        if !is_erased {
+            tx.note_pruned_events(bots).await?;
+        }
+        let mut pruned = Vec::with_capacity(MANY_OF_BOTS.len());
+        for (table, sql) in MANY_OF_BOTS {
+            pruned.push((table, tx.count(sql, args![id_list(bots), limit]).await?));
+        }
+        tx.commit().await?;
+        Ok(pruned)
+    }
+
+    /// Deletes some segments of an ended bot. Returns how many.
+    pub async fn prune_transcript_of(&self, bot: BotId, limit: i64) -> Result<u64, StoreError> {
+        let mut tx = self.begin().await?;
+        let (_, delete) = MANY_OF_BOTS[0];
+        let deleted = tx.count(delete, args![id_list(&[bot]), limit]).await?;
+        tx.commit().await?;
+        Ok(deleted)
     }
 
     /// Deletes ended bots with everything that belongs to them. A stream of their user cannot resume before their

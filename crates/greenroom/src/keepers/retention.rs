@@ -43,13 +43,18 @@ const LONGEST_KEY_INTERVAL: Duration = Duration::from_hours(1);
 const BOTS_AT_ONCE: i64 = 100;
 /// How many small rows one transaction deletes.
 const ROWS_AT_ONCE: i64 = 500;
+/// Bots with more rows than this are deleted in several transactions.
+const MANY_ROWS: i64 = 2_000;
+/// If the deletion of bots takes longer than this, the next transaction deletes fewer of them.
+const LONG_DELETION: Duration = Duration::from_millis(50);
+const FEWEST_BOTS: i64 = 5;
 /// How many deleted users a run looks at.
 const USERS_AT_ONCE: i64 = 100;
 /// Between two transactions, the keeper rests this many times as long as the last one took.
 const REST_FACTOR: u32 = 19;
 const LONGEST_REST: Duration = Duration::from_secs(5);
 /// A run ends after this time. If old data is left, the next run follows at once.
-const LONGEST_RUN: Duration = Duration::from_secs(60);
+const LONGEST_RUN: Duration = Duration::from_secs(45);
 
 /// How long data is kept. `None` means for ever. What belongs to a bot is kept no longer than the bot.
 #[derive(Clone, Copy, Debug)]
@@ -149,6 +154,20 @@ impl RetentionKeeper {
         Ok(())
     }
 
+    /// Deletes rows of bots until one transaction can delete the rest. False if the run is over before that.
+    /// `is_erased` if their user is deleted.
+    async fn delete_many_rows(&self, run: &mut Run, bots: &[BotId], is_erased: bool) -> Result<bool, StoreError> {
+        while self.store.have_many_rows(bots, MANY_ROWS).await? {
+            let begun = Instant::now();
+            run.add_all(self.store.prune_rows_of_bots(bots, ROWS_AT_ONCE, is_erased).await?);
+            self.rest(begun).await;
+            if run.is_over() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// Whether nothing of the user is left.
     async fn erase_user(&self, run: &mut Run, user: UserId, now: Timestamp) -> Result<bool, StoreError> {
         let (mut after, mut is_complete) = (BotId(Uuid::nil()), true);
@@ -157,6 +176,9 @@ impl RetentionKeeper {
             let scan = self.store.scan_bots_of(user, after, BOTS_AT_ONCE).await?;
             let Some(last) = scan.last else { break };
             if !scan.prunable.is_empty() {
+                if !self.delete_many_rows(run, &scan.prunable, true).await? {
+                    return Ok(false);
+                }
                 let pruned = self.store.erase_bots(&scan.prunable).await?;
                 let bots = pruned.iter().find(|(table, _)| *table == "bots").map_or(0, |(_, rows)| *rows);
                 is_complete &= bots == count(scan.prunable.len());
@@ -303,18 +325,25 @@ impl RetentionKeeper {
         let now = if self.kept.idempotency_keys.is_some() { keys_scanned } else { Some(now) };
         let Some(before) = now.map(|now| ago(now, kept)) else { return Ok(()) };
         let mut after = self.positions().bots.take().unwrap_or(BotId(Uuid::nil()));
+        let mut at_once = BOTS_AT_ONCE;
         loop {
-            let begun = Instant::now();
-            let scan = self.store.scan_old_bots(after, before, BOTS_AT_ONCE).await?;
+            let scan = self.store.scan_old_bots(after, before, at_once).await?;
             let Some(last) = scan.last else { return Ok(()) };
-            if !scan.prunable.is_empty() {
-                run.add_all(self.store.prune_bots(&scan.prunable).await?);
+            let is_small = scan.prunable.is_empty() || self.delete_many_rows(run, &scan.prunable, false).await?;
+            let begun = Instant::now();
+            if is_small {
+                if !scan.prunable.is_empty() {
+                    run.add_all(self.store.prune_bots(&scan.prunable).await?);
+                }
+                after = last;
             }
-            after = last;
             if run.is_over() {
                 self.positions().bots = Some(after);
                 return Ok(());
             }
+            // Large logs and screenshots take longer.
+            at_once = if begun.elapsed() > LONG_DELETION { at_once / 2 } else { at_once * 2 };
+            at_once = at_once.clamp(FEWEST_BOTS, BOTS_AT_ONCE);
             self.rest(begun).await;
         }
     }
@@ -337,7 +366,10 @@ impl Keeper for RetentionKeeper {
         let is_full = self.full_run.swap(false, Ordering::SeqCst);
         let mut run = Run { report: RunReport::default(), begun: Instant::now() };
         let now = self.now().await?;
-        self.stats.count_events().await?;
+        // Otherwise the keeper `stats` does so often enough. Under load it needs a while.
+        if is_full {
+            self.stats.count_events().await?;
+        }
         self.erase_deleted_users(&mut run, now).await?;
         self.prune_idempotency_keys(&mut run, now, is_full).await?;
         self.prune_bots(&mut run, now).await?;

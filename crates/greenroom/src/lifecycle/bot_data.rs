@@ -8,16 +8,22 @@ use super::{Lifecycle, LifecycleError};
 /// Where the bot's own output begins in an error: in a new line, or after these words.
 const LAST_LINES: &str = "Last lines:";
 
+/// How many segments of a transcript one transaction deletes.
+const SEGMENTS_AT_ONCE: i64 = 500;
+
 impl Lifecycle {
     /// Deletes the transcript, log, screenshot, commands, configuration and metadata of the user's bot. A repeated call
     /// changes nothing.
     pub async fn delete_data(&self, user: UserId, id: BotId) -> Result<(), LifecycleError> {
-        let mut tx = self.store.for_users().begin().await?;
-        let held = tx.hold_bot(id).await?;
-        let bot = held.filter(|bot| bot.user_id == user).ok_or(LifecycleError::NotFound)?;
+        let store = self.store.for_users();
+        let bot = store.bot(id).await?.filter(|bot| bot.user_id == user).ok_or(LifecycleError::NotFound)?;
         if !bot.status.is_ended() {
             return Err(LifecycleError::InvalidTransition(bot.status));
         }
+        // A long transcript must not stop the other writers for long.
+        while store.prune_transcript_of(id, SEGMENTS_AT_ONCE).await? == SEGMENTS_AT_ONCE.unsigned_abs() {}
+        let mut tx = store.begin().await?;
+        let bot = tx.hold_bot(id).await?.ok_or(LifecycleError::NotFound)?;
         tx.delete_bot_data(id, bot.error.as_deref().map(without_output), self.clock.now()).await?;
         tx.commit().await?;
         tracing::info!(bot = %id, "bot data deleted");

@@ -204,6 +204,40 @@ async fn a_transcript_can_be_deleted_before_its_bot(#[case] backend: Backend) {
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn a_bot_with_very_many_rows_is_deleted_in_several_transactions(#[case] backend: Backend) {
+    let core = CoreFixture::new(backend).await;
+    let mut reader = core.database.reader().await;
+    let keeper = keeper(&core, KEPT);
+    let bots = [full_bot(&core, &mut reader, 1).await, full_bot(&core, &mut reader, 2).await];
+    let now = core.clock.now();
+    for bot in bots {
+        let rows: Vec<String> =
+            (0..3_000).map(|row| format!("('{bot}', '{bot}', 'd{row}', 0, 1, 'hello', '{now:.6}')")).collect();
+        reader
+            .execute(format!(
+                "INSERT INTO transcript_segments (bot_id, connection_id, digest, start_time, end_time, text, created_at)
+                 VALUES {};",
+                rows.join(", ")
+            ))
+            .await;
+        end(&core, bot).await;
+    }
+    core.lifecycle.delete_data(core.user, bots[0]).await.unwrap();
+    assert_eq!(rows_of(&mut reader, bots[0]).await[3], 0);
+    assert_eq!(rows_of(&mut reader, bots[1]).await[3], 3_001);
+    core.clock.advance(9 * DAY);
+    keeper.request_full_run();
+    let report = keeper.run().await.unwrap();
+    assert_eq!((report.counts["bots"], report.counts["transcript_segments"]), (2, 3_001));
+    assert_eq!(rows_of(&mut reader, bots[1]).await, [0; 8]);
+    // The last deleted event is noted although it was deleted before its bot.
+    assert!(core.store.pruned_events().await.unwrap().0 > 0);
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn useless_rows_are_deleted_and_those_in_use_stay(#[case] backend: Backend) {
     let core = CoreFixture::new(backend).await;
     let mut reader = core.database.reader().await;
