@@ -177,6 +177,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/bots/{id}/data": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /**
+         * Delete the data of a bot
+         * @description Deletes the transcript, log, screenshot, configuration and metadata of an ended bot. The bot and its events stay. A
+         *     repeated call changes nothing.
+         */
+        delete: operations["bots_delete_data"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/bots/{id}/events": {
         parameters: {
             query?: never;
@@ -272,7 +293,8 @@ export interface paths {
          * @description Sends server-sent events of all bots of the user, or of the one in `bot_id`. Each message has the id of the event in
          *     `id`, and the event as JSON in `data`. The first message has an `id` and no `data`: it is the position of the
          *     stream. To continue after a lost connection, send the last `id` as `Last-Event-ID`. The server then sends every
-         *     later event once. Returns 503 `overloaded` if the user has too many open streams.
+         *     later event once. Returns 410 `gone` if events after this `id` were deleted: begin again without it. Returns 503
+         *     `overloaded` if the user has too many open streams.
          */
         get: operations["events_stream"];
         put?: never;
@@ -1229,6 +1251,49 @@ export interface operations {
             default: components["responses"]["Refused"];
         };
     };
+    bots_delete_data: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The id of the bot */
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The data is deleted */
+            204: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+            401: components["responses"]["Unauthorized"];
+            /** @description `not_found`: the user has no such bot */
+            404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `invalid_transition`: the bot has not ended */
+            409: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            422: components["responses"]["Invalid"];
+            503: components["responses"]["Unavailable"];
+            default: components["responses"]["Refused"];
+        };
+    };
     bots_events: {
         parameters: {
             query?: {
@@ -1406,6 +1471,15 @@ export interface operations {
             401: components["responses"]["Unauthorized"];
             /** @description `not_found`: the user has no such bot */
             404: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/problem+json": components["schemas"]["Problem"];
+                };
+            };
+            /** @description `gone`: events at or after `Last-Event-ID` were deleted */
+            410: {
                 headers: {
                     [name: string]: unknown;
                 };

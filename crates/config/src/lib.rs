@@ -9,6 +9,7 @@
 //! - [`ec2`]: the settings of the EC2 provider
 //! - [`stored_provider`]: the provider settings that the database stores
 //! - [`attributes`]: the attributes of slots
+//! - [`retention`]: how long data is kept
 //! - [`duration`]: durations such as `90s` and `5m`
 
 pub mod attributes;
@@ -17,6 +18,7 @@ pub mod ec2;
 pub mod layers;
 pub mod pool;
 pub mod provider;
+pub mod retention;
 pub mod section;
 pub mod stored_provider;
 #[cfg(test)]
@@ -34,6 +36,7 @@ use secrecy::{ExposeSecret, SecretString};
 use layers::{Origin, Tree};
 use pool::PoolConfig;
 use provider::ProviderConfig;
+pub use retention::RetentionConfig;
 use section::Section;
 
 /// The file that is read if the operator names none.
@@ -83,34 +86,6 @@ pub struct LimitsConfig {
 impl Default for LimitsConfig {
     fn default() -> Self {
         Self { connections: 15_000, streams_per_key: 100, waiting_requests: 10_000 }
-    }
-}
-
-/// How long the server keeps data that it no longer needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RetentionConfig {
-    /// The figures of hours. `None` for ever.
-    pub stats: Option<Duration>,
-}
-
-impl RetentionConfig {
-    /// Figures of hours are kept at least as long as those of minutes.
-    const SHORTEST_STATS: Duration = Duration::from_hours(48);
-    const STATS: Duration = Duration::from_hours(400 * 24);
-
-    fn read(section: &mut Section<'_>) -> Self {
-        let stats = section.duration_or_never("stats", Self::STATS);
-        if stats.is_some_and(|kept| kept < Self::SHORTEST_STATS) {
-            let path = section.key_path("stats");
-            section.complain(format!("`{path}` must be at least 48h, or 0s to keep everything"));
-        }
-        Self { stats }
-    }
-}
-
-impl Default for RetentionConfig {
-    fn default() -> Self {
-        Self { stats: Some(Self::STATS) }
     }
 }
 

@@ -62,6 +62,33 @@ fn the_figures_of_hours_are_kept_for_400_days_or_as_set_or_for_ever() {
 }
 
 #[test]
+fn nothing_of_a_bot_is_kept_longer_than_the_bot() {
+    let kept = |file: &str| load(&format!("[retention]\n{file}"), &[], &[]).map(|config| config.retention);
+    let day = Duration::from_hours(24);
+    let default = kept("").unwrap();
+    assert_eq!(default, crate::RetentionConfig::default());
+    assert_eq!((default.bots, default.transcripts), (Some(90 * day), Some(90 * day)));
+    assert_eq!((default.idempotency_keys, default.failures), (Some(day), Some(30 * day)));
+    // What is not set follows the bots.
+    let short = kept("bots = \"1h\"").unwrap();
+    let hour = Some(Duration::from_hours(1));
+    assert_eq!((short.transcripts, short.idempotency_keys, short.failures), (hour, hour, Some(30 * day)));
+    let forever = kept("bots = \"0s\"\ntranscripts = \"0s\"\nidempotency_keys = \"0s\"\ndeliveries = \"0s\"").unwrap();
+    assert_eq!((forever.bots, forever.transcripts, forever.idempotency_keys), (None, None, None));
+    assert_eq!(kept("bots = \"0s\"").unwrap().transcripts, Some(90 * day));
+    for (file, key) in [
+        ("bots = \"3d\"\ntranscripts = \"4d\"", "retention.transcripts"),
+        ("transcripts = \"0s\"", "retention.transcripts"),
+        ("bots = \"1h\"\nidempotency_keys = \"2h\"", "retention.idempotency_keys"),
+        ("idempotency_keys = \"0s\"", "retention.idempotency_keys"),
+        ("deliveries = 14", "retention.deliveries"),
+    ] {
+        let complaints = kept(file).unwrap_err();
+        assert!(complaints.len() == 1 && complaints[0].contains(key), "{file}: {complaints:?}");
+    }
+}
+
+#[test]
 fn the_environment_overrides_the_file_and_a_flag_overrides_both() {
     let file = "listen = \"127.0.0.1:1\"\n[deploy]\nmax_concurrent = 1";
     let config = load(file, &[("GREENROOM_DEPLOY__MAX_CONCURRENT", "2")], &[]).unwrap();

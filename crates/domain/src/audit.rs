@@ -9,6 +9,8 @@ pub enum AuditAction {
     UserCreated,
     /// Changed a user.
     UserChanged,
+    /// Deleted a user with all its data.
+    UserDeleted,
     /// Gave a user a new API key.
     KeyRotated,
     /// Requested a bot for a user.
@@ -49,6 +51,7 @@ pub struct UnknownAuditAction(pub String);
 text_enum!(AuditAction, UnknownAuditAction {
     UserCreated = "user_created",
     UserChanged = "user_changed",
+    UserDeleted = "user_deleted",
     KeyRotated = "key_rotated",
     BotCreated = "bot_created",
     BotStopped = "bot_stopped",

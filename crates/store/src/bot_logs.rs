@@ -1,4 +1,5 @@
-//! The last part of each bot's output. Each bot has one row, which is always replaced as a whole.
+//! The last part of each bot's output. Each bot has one row, which is always replaced as a whole. A bot whose data was
+//! deleted gets none again.
 
 use domain::{BotId, ConnectionId};
 use jiff::Timestamp;
@@ -76,7 +77,10 @@ impl Store {
     /// Sets a more detailed error of a failed bot.
     pub async fn set_bot_error(&self, bot: BotId, error: &str) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
-        let sql = sql!("bots.set_error", "UPDATE bots SET error = $2 WHERE id = $1 AND status = 'failed'");
+        let sql = sql!(
+            "bots.set_error",
+            "UPDATE bots SET error = $2 WHERE id = $1 AND status = 'failed' AND data_deleted_at IS NULL"
+        );
         tx.run(sql, args![bot, error]).await?;
         tx.commit().await
     }
@@ -87,9 +91,14 @@ impl Store {
         tx.run(
             sql!(
                 "bot_logs.insert",
-                "INSERT INTO bot_logs (bot_id, connection_id, lines, truncated, updated_at)
-                 VALUES ($1, NULL, $2, $3, $4)
-                 ON CONFLICT (bot_id) DO NOTHING"
+                sqlite: "INSERT INTO bot_logs (bot_id, connection_id, lines, truncated, updated_at)
+                         SELECT id, NULL, $2, $3, $4 FROM bots WHERE id = $1 AND data_deleted_at IS NULL
+                         ON CONFLICT (bot_id) DO NOTHING",
+                // It waits for a transaction that deletes the data, and reads its result.
+                postgres: "INSERT INTO bot_logs (bot_id, connection_id, lines, truncated, updated_at)
+                           SELECT id, CAST(NULL AS UUID), $2, $3, $4 FROM bots
+                            WHERE id = $1 AND data_deleted_at IS NULL FOR SHARE
+                           ON CONFLICT (bot_id) DO NOTHING",
             ),
             args![bot, &json!(log.lines), i64::from(log.truncated), now],
         )
@@ -111,7 +120,7 @@ impl Tx {
             sql!(
                 "bot_logs.replace",
                 "INSERT INTO bot_logs (bot_id, connection_id, lines, truncated, updated_at)
-                 VALUES ($1, $2, $3, $4, $5)
+                 SELECT id, $2, $3, $4, $5 FROM bots WHERE id = $1 AND data_deleted_at IS NULL
                  ON CONFLICT (bot_id) DO UPDATE
                      SET connection_id = excluded.connection_id, lines = excluded.lines,
                          truncated = excluded.truncated, updated_at = excluded.updated_at"

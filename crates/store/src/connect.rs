@@ -20,6 +20,8 @@ pub(super) const WAIT_FOR_CONNECTION: Duration = Duration::from_secs(30);
 const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 /// How many pages SQLite's log has before they are copied to the file: 16 MiB.
 pub(super) const WAL_PAGES: &str = "4000";
+/// A long read can make the log grow. When it is empty again, it is cut to this size: 64 MiB.
+pub(super) const WAL_BYTES: &str = "67108864";
 /// For users, and the same number for everything else.
 const SQLITE_READERS: u32 = 4;
 /// For one process, which has 8 in all. docs/operations.md states this number.
@@ -152,6 +154,7 @@ async fn sqlite_once(url: &str) -> Result<Pools, StoreError> {
         .foreign_keys(true)
         // A page that many batches write is copied from the log to the file once for all of them.
         .pragma("wal_autocheckpoint", WAL_PAGES)
+        .pragma("journal_size_limit", WAL_BYTES)
         // Without it, a statement that may fail half-way would create a file for each batch.
         .pragma("temp_store", "MEMORY")
         .busy_timeout(WAIT_FOR_CONNECTION);

@@ -194,9 +194,17 @@ impl Store {
             .collect()
     }
 
+    /// The last event that was written, also if it was deleted since.
     pub async fn last_event(&self) -> Result<EventId, StoreError> {
         self.reader()
-            .first(sql!("events.last", "SELECT coalesce(max(id), 0) AS id FROM events"), vec![])
+            .first(
+                sql!(
+                    "events.last",
+                    sqlite: "SELECT max(coalesce((SELECT max(id) FROM events), 0), last_event) AS id FROM pruned_events",
+                    postgres: "SELECT greatest((SELECT max(id) FROM events), last_event) AS id FROM pruned_events",
+                ),
+                vec![],
+            )
             .await?
             .map_or(Ok(EventId(0)), |row| row.int("id").map(EventId))
     }

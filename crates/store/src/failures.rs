@@ -2,7 +2,7 @@
 //! failure a day later, when the slot is gone.
 
 use domain::{BotId, SlotName};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::record::record;
 use super::sql::{args, sql};
@@ -10,8 +10,6 @@ use super::{Run, Store, StoreError};
 
 /// How many failures of each slot are stored.
 const KEPT: i64 = 20;
-/// How long failures are stored, even of slots that are gone.
-const KEPT_FOR: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// A longer message is cut at its end.
 const LONGEST_MESSAGE: usize = 4_000;
 
@@ -34,12 +32,15 @@ impl Store {
     pub async fn keep_failure(&self, failure: &FailureRow) -> Result<(), StoreError> {
         let FailureRow { slot, bot_id, at, message, log } = failure;
         let message: String = message.chars().take(LONGEST_MESSAGE).collect();
-        let long_ago = at.saturating_sub(KEPT_FOR).unwrap_or(Timestamp::MIN);
         let mut tx = self.begin().await?;
         tx.run(
             sql!(
                 "failures.keep",
-                "INSERT INTO failures (slot, bot_id, at, message, log) VALUES ($1, $2, $3, $4, $5)
+                // The log is the output of the bot, and its user may have deleted that.
+                "INSERT INTO failures (slot, bot_id, at, message, log)
+                 VALUES ($1, $2, $3, $4,
+                         CASE WHEN NOT EXISTS (SELECT 1 FROM bots WHERE id = $2 AND data_deleted_at IS NOT NULL)
+                              THEN $5 END)
                  ON CONFLICT (slot, at) DO NOTHING"
             ),
             args![slot, *bot_id, *at, message, log.clone()],
@@ -54,7 +55,6 @@ impl Store {
             args![slot, KEPT - 1],
         )
         .await?;
-        tx.run(sql!("failures.forget_old", "DELETE FROM failures WHERE at < $1"), args![long_ago]).await?;
         tx.commit().await
     }
 

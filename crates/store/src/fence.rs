@@ -2,7 +2,7 @@
 //! transaction that changes slots, pools, the queue, users, keys or the open bots replaces the token. It does so first,
 //! so that it holds no other lock while it waits for the token.
 
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -41,6 +41,9 @@ pub struct Changed {
     pub users: Vec<UserId>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub pools: bool,
+    /// Idempotency keys were deleted. A copy must not answer from them any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub idempotency_keys: bool,
     /// More rows than can be listed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub everything: bool,
@@ -60,10 +63,13 @@ impl Changed {
         Self {
             slots: changes.slots.keys().map(ToString::to_string).collect(),
             bots: changes.bots.keys().copied().collect(),
-            users: Vec::new(),
             pools: !changes.pools.is_empty(),
-            everything: false,
+            ..Self::default()
         }
+    }
+
+    pub fn idempotency_keys() -> Self {
+        Self { idempotency_keys: true, ..Self::default() }
     }
 
     pub fn everything() -> Self {
@@ -76,6 +82,7 @@ impl Changed {
         self.bots.extend(other.bots);
         self.users.extend(other.users);
         self.pools |= other.pools;
+        self.idempotency_keys |= other.idempotency_keys;
         self.everything |= other.everything;
     }
 }
@@ -85,6 +92,8 @@ impl Changed {
 pub(super) struct PlacementState {
     /// Another part of this process than placement has changed the facts on which placement decides.
     pub changed: AtomicBool,
+    /// Grows when another replica has changed a user, so that copies of users are read again.
+    pub users_generation: AtomicU64,
     /// How far placement has read the journal.
     pub journal_position: AtomicI64,
     /// Whether no other replica lived at this replica's last renewal.
@@ -164,6 +173,16 @@ impl Store {
     /// Whether this process has committed a change of placement's facts since the last call.
     pub fn take_placement_changed(&self) -> bool {
         self.placement.changed.swap(false, Ordering::SeqCst)
+    }
+
+    /// A number that grows when this replica learns that users have changed.
+    pub fn users_generation(&self) -> u64 {
+        self.placement.users_generation.load(Ordering::SeqCst)
+    }
+
+    /// Records that users have changed.
+    pub(super) fn note_users_changed(&self) {
+        self.placement.users_generation.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Records that placement has read the journal up to here: this replica needs no earlier row.

@@ -139,6 +139,10 @@ mod tests {
             guarded_statements().into_iter().map(|(file, name)| format!("{file} {name}")).collect();
         let known = [
             "bots.rs open_bots.delete",
+            "deleted_users.rs deleted_users.api_keys",
+            "deleted_users.rs deleted_users.user",
+            "leftovers.rs retention.api_keys",
+            "leftovers.rs retention.idempotency_keys",
             "pools.rs pools.change_attributes",
             "pools.rs pools.configure",
             "pools.rs pools.delete",

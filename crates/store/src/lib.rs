@@ -20,6 +20,7 @@
 //! - [`events`]: the audit trail of each bot
 //! - [`stats`]: the figures of minutes and hours
 //! - [`audit`]: the audit log of operators
+//! - [`retention`], [`leftovers`], [`deleted_users`]: the deletion of old data
 
 mod audit;
 mod batch_write;
@@ -32,6 +33,7 @@ mod clocks;
 mod columns;
 mod commands;
 mod connect;
+mod deleted_users;
 mod deployments;
 mod error;
 mod events;
@@ -42,6 +44,7 @@ mod images;
 mod keepers;
 mod lanes;
 mod leases;
+mod leftovers;
 mod listening;
 mod live;
 mod load;
@@ -53,6 +56,7 @@ mod pools;
 mod queue;
 mod record;
 mod replicas;
+mod retention;
 mod row_locations;
 mod screenshots;
 mod server_lock;
@@ -100,6 +104,7 @@ pub use images::{Image, PullRow, Pulled};
 pub use keepers::KeeperRow;
 use lanes::{Lane, WriteTurn};
 pub use leases::{Holder, Lease, LeaseClaim};
+pub use leftovers::KeyOfRequest;
 pub use listening::ListeningSpan;
 pub use live::{LiveBotRow, LivePosition, LiveSlotRow};
 use measure::measured;
@@ -108,6 +113,7 @@ pub use placement_turn::PlacementTurn;
 pub use pools::StoredPool;
 pub use queue::{QueuePosition, QueueRow};
 pub use replicas::Holding;
+pub use retention::{BotScan, PrunedRows, Scan, first_id_at};
 pub use screenshots::Screenshot;
 pub use server_lock::ServerLock;
 pub use servers::{SERVER_ALIVE_WITHIN, ServerFacts, ServerRow};
@@ -287,9 +293,7 @@ impl Run for Reader<'_> {
 impl Run for Tx {
     async fn all(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
         let call = sql.name;
-        if sql.writes_guarded_table && self.changes_placement.is_none() {
-            return Err(StoreError::internal(call, TOKEN_NOT_REPLACED));
-        }
+        self.refuse_unguarded(sql)?;
         let failed = |source| StoreError::call(call, source);
         match &mut self.inner {
             TxInner::Sqlite(tx, _) => {
@@ -320,6 +324,31 @@ impl Tx {
         }
         if let Some(placement) = self.changes_placement {
             placement.changed.store(true, Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    /// Runs a statement for its effect, and returns how many rows it changed.
+    async fn count(&mut self, sql: &'static Sql, args: Vec<Arg>) -> Result<u64, StoreError> {
+        let call = sql.name;
+        self.refuse_unguarded(sql)?;
+        let failed = |source| StoreError::call(call, source);
+        match &mut self.inner {
+            TxInner::Sqlite(tx, _) => {
+                let query = sqlx::query_with(sql.sqlite, sql::for_sqlite(args).map_err(failed)?);
+                Ok(measured(call, query.execute(&mut **tx)).await.map_err(failed)?.rows_affected())
+            }
+            TxInner::Postgres(tx) => {
+                let query = sqlx::query_with(sql.postgres, sql::for_postgres(args).map_err(failed)?);
+                Ok(measured(call, query.execute(&mut **tx)).await.map_err(failed)?.rows_affected())
+            }
+        }
+    }
+
+    /// A statement that writes a guarded table needs a transaction that replaces the token.
+    fn refuse_unguarded(&self, sql: &'static Sql) -> Result<(), StoreError> {
+        if sql.writes_guarded_table && self.changes_placement.is_none() {
+            return Err(StoreError::internal(sql.name, TOKEN_NOT_REPLACED));
         }
         Ok(())
     }

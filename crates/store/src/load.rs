@@ -124,6 +124,7 @@ impl Store {
     /// Reads everything except users and keys, which are read when a request needs them.
     pub async fn load_snapshot(&self) -> Result<Snapshot, StoreError> {
         self.placement.locations.forget_all();
+        self.note_users_changed();
         let mut snapshot = Snapshot::default();
         let rows =
             self.placing().all(sql!("placement.slots_all", "SELECT ", slot_columns!(), " FROM slots"), vec![]).await?;
@@ -184,8 +185,14 @@ impl Store {
     /// Reads the changed rows again.
     pub async fn refresh_snapshot(&self, snapshot: &mut Snapshot, changed: &Changed) -> Result<(), StoreError> {
         self.placement.locations.forget_changed(&changed.slots);
+        if !changed.users.is_empty() {
+            self.note_users_changed();
+        }
         for user in &changed.users {
             snapshot.set_user(*user, None);
+        }
+        if changed.idempotency_keys {
+            snapshot.forget_keys();
         }
         if changed.pools {
             for pool in self.placement_pools().await? {

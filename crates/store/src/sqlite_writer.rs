@@ -10,7 +10,7 @@ use rusqlite::{Connection, Error, ErrorCode, OpenFlags, params_from_iter};
 use uuid::Uuid;
 
 use super::batch_write::Applied;
-use super::connect::{WAIT_FOR_CONNECTION, WAL_PAGES};
+use super::connect::{WAIT_FOR_CONNECTION, WAL_BYTES, WAL_PAGES};
 
 /// The pause between two attempts to begin while another process writes.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
@@ -77,6 +77,7 @@ fn open(file: &Path) -> Result<Connection, Error> {
     connection.pragma_update(None, "foreign_keys", "ON")?;
     connection.pragma_update(None, "temp_store", "MEMORY")?;
     connection.pragma_update(None, "wal_autocheckpoint", WAL_PAGES)?;
+    connection.pragma_update(None, "journal_size_limit", WAL_BYTES)?;
     Ok(connection)
 }
 

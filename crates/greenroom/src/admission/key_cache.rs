@@ -1,6 +1,7 @@
 //! This module caches keys that were recently looked up, so that most requests need no database read to find the user.
-//! A key that was rotated is removed here at once, and on other replicas within [`FRESH`]. Placement's transaction,
-//! which decides on a bot, checks the key itself.
+//! A key that was rotated or deleted is removed here at once. Other replicas look every key up again when they learn from
+//! placement's journal that a user has changed, and at the latest after [`FRESH`]. Placement's transaction, which
+//! decides on a bot, checks the key itself.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -34,6 +35,8 @@ struct ValidKey {
     user: UserId,
     expires_at: Option<Timestamp>,
     looked_up: Instant,
+    /// The generation of all users before the look-up.
+    generation: u64,
 }
 
 /// Keyed by the hash of the whole key.
@@ -47,11 +50,12 @@ struct Table {
 }
 
 impl KeyCache {
-    pub fn get(&self, hash: &str, now: Timestamp) -> CachedKey {
+    /// The state of a key, while the users have this generation.
+    pub fn get(&self, hash: &str, now: Timestamp, generation: u64) -> CachedKey {
         let table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(key) = table.valid.get(hash) {
             let has_ended = key.expires_at.is_some_and(|end| end <= now);
-            let is_fresh = key.looked_up.elapsed() < FRESH && !has_ended;
+            let is_fresh = key.looked_up.elapsed() < FRESH && key.generation == generation && !has_ended;
             return if is_fresh { CachedKey::Valid(key.user) } else { CachedKey::Stale };
         }
         match table.invalid.get(hash) {
@@ -60,7 +64,7 @@ impl KeyCache {
         }
     }
 
-    pub fn insert_valid(&self, hash: String, user: UserId, expires_at: Option<Timestamp>) {
+    pub fn insert_valid(&self, hash: String, user: UserId, expires_at: Option<Timestamp>, generation: u64) {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         table.invalid.remove(&hash);
         if table.valid.len() >= MOST {
@@ -70,7 +74,7 @@ impl KeyCache {
             // Nothing is lost: the keys are only looked up again.
             table.valid.clear();
         }
-        table.valid.insert(hash, ValidKey { user, expires_at, looked_up: Instant::now() });
+        table.valid.insert(hash, ValidKey { user, expires_at, looked_up: Instant::now(), generation });
     }
 
     pub fn insert_invalid(&self, hash: String) {
@@ -98,22 +102,30 @@ mod tests {
     #[test]
     fn invalid_keys_do_not_evict_valid_ones_and_do_not_accumulate() {
         let (cache, user) = (KeyCache::default(), UserId(uuid::Uuid::nil()));
-        cache.insert_valid("good".to_owned(), user, None);
+        cache.insert_valid("good".to_owned(), user, None, 0);
         for number in 0..3 * MOST {
             cache.insert_invalid(number.to_string());
         }
-        assert_eq!(cache.get("good", Timestamp::UNIX_EPOCH), CachedKey::Valid(user));
+        assert_eq!(cache.get("good", Timestamp::UNIX_EPOCH, 0), CachedKey::Valid(user));
         assert!(cache.0.lock().unwrap_or_else(PoisonError::into_inner).invalid.len() <= MOST);
         cache.forget(user);
-        assert_eq!(cache.get("good", Timestamp::UNIX_EPOCH), CachedKey::Missing);
+        assert_eq!(cache.get("good", Timestamp::UNIX_EPOCH, 0), CachedKey::Missing);
     }
 
     #[test]
     fn a_key_that_ends_is_looked_up_again_from_then_on() {
         let (cache, user, end) = (KeyCache::default(), UserId(uuid::Uuid::nil()), Timestamp::UNIX_EPOCH);
-        cache.insert_valid("key".to_owned(), user, Some(end));
+        cache.insert_valid("key".to_owned(), user, Some(end), 0);
         let before = end.saturating_sub(Duration::from_secs(1)).unwrap_or(end);
-        assert_eq!(cache.get("key", before), CachedKey::Valid(user));
-        assert_eq!(cache.get("key", end), CachedKey::Stale);
+        assert_eq!(cache.get("key", before, 0), CachedKey::Valid(user));
+        assert_eq!(cache.get("key", end, 0), CachedKey::Stale);
+    }
+
+    #[test]
+    fn a_key_is_looked_up_again_when_a_user_has_changed() {
+        let (cache, user) = (KeyCache::default(), UserId(uuid::Uuid::nil()));
+        cache.insert_valid("key".to_owned(), user, None, 7);
+        assert_eq!(cache.get("key", Timestamp::UNIX_EPOCH, 7), CachedKey::Valid(user));
+        assert_eq!(cache.get("key", Timestamp::UNIX_EPOCH, 8), CachedKey::Stale);
     }
 }

@@ -84,15 +84,19 @@ impl Admission {
 
     /// Returns the cached state of a key, without the database.
     pub fn cached_key(&self, key: &ApiKey) -> CachedKey {
-        self.key_cache.get(&key.hash(), self.clock.now())
+        self.key_cache.get(&key.hash(), self.clock.now(), self.store.users_generation())
     }
 
     /// Looks a key up in the database, and caches the result.
     pub async fn look_up(&self, key: &ApiKey) -> Result<UserId, AdmissionError> {
+        // Read first, so that a change during the look-up makes its result stale.
+        let generation = self.store.users_generation();
         let found = self.store.key(key.id).await?.map(|(row, _)| row);
         let user = self.check(key, found.as_ref());
         match &user {
-            Ok(user) => self.key_cache.insert_valid(key.hash(), *user, found.and_then(|row| row.expires_at)),
+            Ok(user) => {
+                self.key_cache.insert_valid(key.hash(), *user, found.and_then(|row| row.expires_at), generation);
+            }
             Err(_) => self.key_cache.insert_invalid(key.hash()),
         }
         user

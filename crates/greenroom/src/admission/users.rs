@@ -21,6 +21,15 @@ pub struct NewUser {
     pub data: Map<String, Value>,
 }
 
+/// The result of a request to delete a user.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserDeletion {
+    Deleted,
+    NotFound,
+    /// So many bots of the user have not ended. Nothing was deleted.
+    HasOpenBots(i64),
+}
+
 impl Admission {
     /// Creates a user and its first key. The audit entry is about this user.
     pub async fn create_user(
@@ -141,6 +150,32 @@ impl Admission {
         self.session_cache.forget_user(id);
         tracing::info!(user = %id, key = %key.id, "API key rotated");
         Ok(Some(key))
+    }
+
+    /// Deletes a user, its API keys and its browser sessions. The keeper `retention` deletes its bots.
+    pub async fn delete_user(&self, id: UserId, audit: Option<NewAuditEntry>) -> Result<UserDeletion, AdmissionError> {
+        if id == PROBE_USER {
+            return Ok(UserDeletion::NotFound);
+        }
+        let now = self.clock.now();
+        // Placement needs the token too, so no bot of the user can be admitted meanwhile.
+        let mut tx = self.store.for_users().begin_changing(&Changed::user(id), now).await?;
+        if tx.hold_user(id).await?.is_none() {
+            return Ok(UserDeletion::NotFound);
+        }
+        let open_bots = tx.count_open_bots(id).await?;
+        if open_bots > 0 {
+            return Ok(UserDeletion::HasOpenBots(open_bots));
+        }
+        tx.delete_user(id, now).await?;
+        if let Some(entry) = audit {
+            tx.record_audit(&entry.about(id), now).await?;
+        }
+        tx.commit().await?;
+        self.key_cache.forget(id);
+        self.session_cache.forget_user(id);
+        tracing::info!(user = %id, "user deleted");
+        Ok(UserDeletion::Deleted)
     }
 
     async fn insert_key(&self, tx: &mut Tx, user: UserId, now: Timestamp) -> Result<ApiKey, AdmissionError> {

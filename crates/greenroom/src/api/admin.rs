@@ -18,11 +18,13 @@ use super::extract::{Asked, Id, Json, Operator, document, read_json};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
 use super::reading::{Page, Which, any_users, bots_page, is_last, with_sessions};
-use crate::admission::users::NewUser;
+use crate::admission::users::{NewUser, UserDeletion};
 use crate::store::{NewAuditEntry, UserChange};
 
 const MOST_BOTS: i64 = 1_000_000;
 const LONGEST_TEXT: usize = 255;
+/// How long the response to the deletion of a user waits for the deletion of its bots.
+const ERASED_WITHIN: Duration = Duration::from_secs(5);
 const LONGEST_GRACE_MS: u64 = 30 * 24 * 3_600_000;
 
 #[derive(Debug, Deserialize, ToSchema)]
@@ -239,6 +241,38 @@ fn audit_of(change: &UserChange, mut entry: NewAuditEntry) -> NewAuditEntry {
     ];
     let changed: Vec<&str> = fields.iter().filter(|(_, changes)| *changes).map(|(field, _)| *field).collect();
     entry.with("fields", changed)
+}
+
+/// Delete a user
+///
+/// Deletes the user with all its data. The API keys and browser sessions of the user end at once. The server deletes
+/// the bots of the user in small steps, so that a user with many bots may have some left for a few minutes.
+#[utoipa::path(
+    delete, path = "/admin/users/{id}", operation_id = "admin_users_delete", tag = "For operators",
+    params(("id" = Uuid, Path, description = "The id of the user")),
+    responses((status = 204, description = "The user is deleted"),
+              (status = 409, description = "`invalid_transition`: the user has bots that have not ended",
+               body = ProblemDto, content_type = "application/problem+json")),
+    security(("admin_token" = [])),
+)]
+pub async fn delete_user(
+    State(app): State<App>,
+    operator: Operator,
+    Id(id): Id<UserId>,
+) -> Result<StatusCode, Problem> {
+    match app.admission.delete_user(id, Some(operator.audit(AuditAction::UserDeleted))).await? {
+        UserDeletion::Deleted => {}
+        UserDeletion::NotFound => return Err(Problem::not_found("user")),
+        UserDeletion::HasOpenBots(bots) => {
+            let detail = format!("the user has {bots} bots that have not ended; stop them first");
+            return Err(Problem::new(StatusCode::CONFLICT, "invalid_transition", detail));
+        }
+    }
+    // Usually the data is gone before the response. If not, the keeper continues, now or with its next run.
+    let keepers = app.keepers.clone();
+    let erased = tokio::spawn(async move { keepers.run("retention").await });
+    let _ = tokio::time::timeout(ERASED_WITHIN, erased).await;
+    Ok(StatusCode::NO_CONTENT)
 }
 
 #[derive(Debug, Default, Deserialize, ToSchema)]

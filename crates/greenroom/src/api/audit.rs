@@ -25,6 +25,7 @@ use crate::store::{AuditRow, NewAuditEntry};
 pub enum AuditActionWord {
     UserCreated,
     UserChanged,
+    UserDeleted,
     KeyRotated,
     BotCreated,
     BotStopped,

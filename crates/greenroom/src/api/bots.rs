@@ -144,6 +144,25 @@ pub async fn stopped_response(app: &App, stopped: Stopped) -> Result<Response, P
     Ok((status, axum::Json(OneBot { bot })).into_response())
 }
 
+/// Delete the data of a bot
+///
+/// Deletes the transcript, log, screenshot, configuration and metadata of an ended bot. The bot and its events stay. A
+/// repeated call changes nothing.
+#[utoipa::path(
+    delete, path = "/bots/{id}/data", operation_id = "bots_delete_data", tag = "For users",
+    params(("id" = Uuid, Path, description = "The id of the bot")),
+    responses((status = 204, description = "The data is deleted"),
+              (status = 404, description = "`not_found`: the user has no such bot",
+               body = ProblemDto, content_type = "application/problem+json"),
+              (status = 409, description = "`invalid_transition`: the bot has not ended",
+               body = ProblemDto, content_type = "application/problem+json")),
+    security(("api_key" = []), ("x_api_key" = [])),
+)]
+pub async fn delete_data(State(app): State<App>, User(user): User, Id(id): Id<BotId>) -> Result<StatusCode, Problem> {
+    app.lifecycle.delete_data(user.id, id).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct StopBody {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use domain::{BotId, EventId, ShownStatus, UserId};
 use futures_util::{Stream, stream};
@@ -62,7 +62,8 @@ pub struct StreamQuery {
 /// Sends server-sent events of all bots of the user, or of the one in `bot_id`. Each message has the id of the event in
 /// `id`, and the event as JSON in `data`. The first message has an `id` and no `data`: it is the position of the
 /// stream. To continue after a lost connection, send the last `id` as `Last-Event-ID`. The server then sends every
-/// later event once. Returns 503 `overloaded` if the user has too many open streams.
+/// later event once. Returns 410 `gone` if events after this `id` were deleted: begin again without it. Returns 503
+/// `overloaded` if the user has too many open streams.
 #[utoipa::path(
     get, path = "/events", operation_id = "events_stream", tag = "For users",
     params(StreamQuery, ("Last-Event-ID" = Option<String>, Header,
@@ -70,6 +71,8 @@ pub struct StreamQuery {
     responses((status = 200, description = "A stream of events; `data` of each is a `StreamedEvent`",
                body = String, content_type = "text/event-stream", example = json!(EXAMPLE)),
               (status = 404, description = "`not_found`: the user has no such bot",
+               body = ProblemDto, content_type = "application/problem+json"),
+              (status = 410, description = "`gone`: events at or after `Last-Event-ID` were deleted",
                body = ProblemDto, content_type = "application/problem+json")),
     security(("api_key" = []), ("x_api_key" = [])),
 )]
@@ -94,6 +97,13 @@ pub async fn stream(
             Some(own(&app, Asker { id: user }, id).await?.id)
         }
     };
+    // The events of one bot are deleted together with it.
+    if let Some(last) = last.filter(|_| bot.is_none())
+        && is_pruned(last, app.store.pruned_events().await?)
+    {
+        let detail = "events at or after this id were deleted; connect again without `Last-Event-ID`";
+        return Err(Problem::new(StatusCode::GONE, "gone", detail));
+    }
     let permit = quota.open_stream()?;
     let mut authorised = tokio::time::interval(app.limits.check_every(&key));
     authorised.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -280,6 +290,14 @@ impl Reader {
             }),
         };
         let rows = rows.inspect_err(unanswered).ok()?;
+        // Events may have been deleted since the stream began. The client comes back, and is told so.
+        let pruned = match self.bot {
+            None => store.pruned_events().await.inspect_err(unanswered).ok()?,
+            Some(_) => EventId(0),
+        };
+        if pruned > after {
+            return None;
+        }
         let pause = begun.elapsed().max(PAUSE);
         // In a task of its own: a client that goes away meanwhile does not make the pause shorter.
         tokio::spawn(async move {
@@ -307,6 +325,11 @@ impl Reader {
         let is_asked_for = event.user_id == self.user && self.bot.is_none_or(|bot| event.bot_id == bot);
         is_asked_for.then(|| event.clone())
     }
+}
+
+/// Whether this event, or one after it, was deleted.
+fn is_pruned(last: EventId, pruned: EventId) -> bool {
+    pruned > EventId(0) && last <= pruned
 }
 
 /// A replay needs two places: the one of its user, and one of those that all users share. So each user has at most one replay

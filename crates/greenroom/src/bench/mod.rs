@@ -6,6 +6,8 @@
 //! - [`scale`]: the same on pools of up to a million slots, compared with the smallest
 //! - [`burst`]: many more requests at once than slots, compared with the rate without a queue
 //! - [`bloat`]: placement while a transaction stays open, compared with the time before
+//! - [`prune`]: placement while a million old bots are deleted, compared with placement without that
+//! - [`growth`]: the size of the database over many simulated days
 //! - [`failover`]: two servers, of which one is killed again and again, compared with the time without kills
 //! - [`start`]: from the answer to a running command, in a hot slot compared with a stopped one and `docker run`
 //! - [`start_browser`]: from the request until a bot with a browser has joined, compared with a start by hand
@@ -21,6 +23,7 @@
 //! - [`server`]: the measured server
 //! - [`load`]: the load generator
 //! - [`database`]: a database for one measurement, used with plain SQL
+//! - [`old_bots`]: bots that ended long ago
 //! - [`pgbench`]: the plain statements that placement is compared with
 //! - [`usage`]: processor time and memory of processes
 //! - [`client`]: a small HTTP client with low costs of its own
@@ -40,13 +43,16 @@ mod database;
 pub mod failover;
 mod figures;
 mod fixture;
+pub mod growth;
 pub mod hostile;
 mod live_readers;
 pub mod load;
 pub mod matching;
 pub mod next;
+mod old_bots;
 mod pgbench;
 pub mod place;
+pub mod prune;
 pub mod scale;
 pub mod server;
 pub mod start;

@@ -42,6 +42,9 @@ pub struct ServerSpec {
     pub admin_token: String,
     pub concurrent_deployments: u32,
     pub pools: Vec<PoolSpec>,
+    /// Whether old data is never deleted.
+    #[serde(default)]
+    pub keeps_everything: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -96,6 +99,7 @@ impl ServerSpec {
             admin_token: uuid::Uuid::new_v4().simple().to_string(),
             concurrent_deployments: 4,
             pools,
+            keeps_everything: false,
         }
     }
 }
@@ -293,7 +297,7 @@ pub async fn serve() -> Done {
         bots_redis: None,
         admin_token: Some(spec.admin_token.into()),
         limits: LimitsConfig::default(),
-        retention: RetentionConfig::default(),
+        retention: if spec.keeps_everything { RetentionConfig::forever() } else { RetentionConfig::default() },
         otlp_endpoint: None,
         deadlines: Deadlines::default(),
         max_concurrent_deployments: spec.concurrent_deployments,

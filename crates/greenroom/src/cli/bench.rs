@@ -8,7 +8,8 @@ use clap::Subcommand;
 use super::Done;
 use crate::bench::place::Case;
 use crate::bench::{
-    bloat, burst, dashboard, failover, hostile, matching, next, place, scale, server, start, start_browser, start_burst,
+    bloat, burst, dashboard, failover, growth, hostile, matching, next, place, prune, scale, server, start,
+    start_browser, start_burst,
 };
 use crate::config::duration;
 
@@ -284,6 +285,51 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
+    /// Measure placement while the server deletes old data.
+    ///
+    /// The benchmark compares the rate with the rate of a server that keeps everything. With --days, it measures the
+    /// size of the database instead.
+    Prune {
+        /// A database on a PostgreSQL server where the benchmark may create another database.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL", required_unless_present = "sqlite")]
+        database: Option<String>,
+        /// Use SQLite instead of PostgreSQL.
+        #[arg(long)]
+        sqlite: bool,
+        /// The number of old bots, and of old idempotency keys.
+        #[arg(long, default_value_t = 1_000_000)]
+        bots: i64,
+        /// The number of slots.
+        #[arg(long, default_value_t = 100)]
+        slots: u32,
+        /// The number of clients.
+        #[arg(long, default_value_t = 32)]
+        clients: usize,
+        /// The number of rounds.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// The duration of each round.
+        #[arg(long, default_value = "5s", value_parser = duration::parse)]
+        time: Duration,
+        /// Simulate this number of days, and measure the size of the database at the end of each day.
+        #[arg(long)]
+        days: Option<u32>,
+        /// How many bots end on each simulated day.
+        #[arg(long, default_value_t = 10_000, requires = "days")]
+        bots_per_day: i64,
+        /// For how many simulated days bots are kept.
+        #[arg(long, default_value_t = 3, requires = "days")]
+        kept_days: u32,
+        /// How long a simulated day lasts at least, so that PostgreSQL has time to vacuum.
+        #[arg(long, default_value = "3s", value_parser = duration::parse, requires = "days")]
+        day_length: Duration,
+        /// Print the results as one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// Write a plot of the results to this SVG file.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
     /// Kill the server that places bots, repeatedly and under load, while a second server runs.
     ///
     /// The benchmark fails if a bot is lost or duplicated.
@@ -368,6 +414,17 @@ pub async fn run(command: Command) -> Done {
         }
         Command::Bloat { database, slots, clients, before, hold, interval, json, svg } => {
             bloat::run(&bloat::Options { database, slots, clients, before, hold, interval, json, svg }).await
+        }
+        Command::Prune {
+            database, sqlite, days: Some(days), bots_per_day, kept_days, day_length, json, svg, ..
+        } => {
+            let database = database.filter(|_| !sqlite);
+            let options = growth::Options { database, days, bots_per_day, kept_days, day_length, json, svg };
+            growth::run(&options).await
+        }
+        Command::Prune { database, sqlite, bots, slots, clients, rounds, time, json, svg, .. } => {
+            let database = database.filter(|_| !sqlite);
+            prune::run(&prune::Options { database, bots, slots, clients, rounds, time, json, svg }).await
         }
         Command::Failover { database, slots, clients, kills, pause, json } => {
             failover::run(&failover::Options { database, slots, clients, kills, pause, json }).await

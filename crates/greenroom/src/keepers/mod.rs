@@ -18,6 +18,7 @@
 //! - [`runners`]: machines that wait for bots
 //! - [`stats`]: the figures of minutes and hours
 //! - [`bot_times`]: the metrics of bots
+//! - [`retention`]: old data
 
 mod bot_times;
 pub mod deployment;
@@ -28,6 +29,7 @@ pub mod leader;
 pub mod listening;
 pub mod queue_expiry;
 pub mod recovery;
+pub mod retention;
 pub mod runners;
 pub mod stats;
 pub mod sweeper;
@@ -55,6 +57,7 @@ use invariants::Invariants;
 use listening::ListeningWindow;
 use queue_expiry::QueueExpiry;
 use recovery::RecoveryKeeper;
+use retention::{Retention, RetentionKeeper};
 use runners::RunnersKeeper;
 use stats::StatsKeeper;
 use sweeper::Sweeper;
@@ -154,11 +157,13 @@ pub struct Parts<'a> {
     pub runners: Runners,
     /// How long the figures of hours are kept. `None` for ever.
     pub stats_kept: Option<Duration>,
+    pub retention: Retention,
 }
 
 /// Returns the keepers, the one that also has its own timer, and the comparison that every replica runs by itself.
 pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
-    let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, runners, stats_kept } = parts;
+    let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, .. } = parts;
+    let (runners, stats_kept, retention) = (parts.runners, parts.stats_kept, parts.retention);
     let poll = deadlines.queue_poll;
     let expiry = QueueExpiry::new(&context, signals.clone(), deployment.clone(), poll);
     let left = DeploymentKeeper::new(&context, placement.clone(), deployment.clone(), listening.clone(), poll);
@@ -168,7 +173,8 @@ pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
     let recovery = RecoveryKeeper::new(&context, deployment.clone(), every);
     let invariants = Invariants::new(context.clone(), placement.clone());
     let copy_check = invariants.copy_check();
-    let stats = StatsKeeper::new(&context, stats_kept);
+    let stats = Arc::new(StatsKeeper::new(&context, stats_kept));
+    let retention = RetentionKeeper::new(&context, retention, stats.clone());
     let sync = SyncKeeper::new(&context, placement, deployment, deadlines);
     let mut keepers: KeeperList = vec![
         Arc::new(expiry.clone()),
@@ -178,7 +184,8 @@ pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
         Arc::new(recovery),
         Arc::new(sync),
         Arc::new(invariants),
-        Arc::new(stats),
+        stats,
+        Arc::new(retention),
     ];
     if !runners.is_empty() {
         keepers.push(Arc::new(RunnersKeeper::new(runners)));

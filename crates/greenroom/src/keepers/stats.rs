@@ -96,7 +96,7 @@ impl StatsKeeper {
     }
 
     /// Adds the events that are complete. Returns how many there were.
-    async fn count_events(&self) -> Result<u64, StoreError> {
+    pub(super) async fn count_events(&self) -> Result<u64, StoreError> {
         let begun = Instant::now();
         let Some(up_to) = self.complete_up_to().await? else { return Ok(0) };
         let (mut position, mut counted) = (self.store.stats_position().await?, 0);

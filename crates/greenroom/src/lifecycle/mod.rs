@@ -6,6 +6,7 @@
 //! - [`requester`]: who asks for a change, and changes by operators for users
 //! - [`callbacks`]: calls of a bot
 //! - [`logs`]: the log that a bot's agent sends
+//! - [`bot_data`]: the deletion of a bot's data
 //! - [`screenshots`]: the last screenshot that a bot sends
 //! - [`ends`]: what may end a bot
 //! - [`commands`]: commands that a bot has not acknowledged
@@ -14,6 +15,7 @@
 //! - [`wait_for_status`]: waiting until a bot has a status
 //! - [`feed`]: all events, sent to the listeners
 
+mod bot_data;
 pub mod callbacks;
 pub mod commands;
 pub mod ends;

@@ -42,6 +42,7 @@ use crate::keepers;
 use crate::keepers::driver::Keepers;
 use crate::keepers::leader::Leadership;
 use crate::keepers::listening::ListeningWindow;
+use crate::keepers::retention::Retention;
 use crate::keepers::sweeper;
 use crate::lifecycle::Lifecycle;
 use crate::lifecycle::tokens::Tokens;
@@ -228,6 +229,12 @@ impl Server {
             listening: listening.clone(),
             runners: runners.clone(),
             stats_kept: config.retention.stats,
+            retention: Retention {
+                bots: config.retention.bots,
+                transcripts: config.retention.transcripts,
+                idempotency_keys: config.retention.idempotency_keys,
+                failures: config.retention.failures,
+            },
         });
         let replica_id = replica.id;
         let leadership = Leadership::new(store.clone(), replica);

@@ -217,6 +217,11 @@ pub const SECTIONS: &[Section] = &[
                 &["keeper", "what"],
                 "What the runs did; keepers.md lists the values of `what`",
             ),
+            counter(
+                "greenroom_pruned_rows_total",
+                &["table"],
+                "Rows that the keeper `retention` has deleted because they were old",
+            ),
             histogram("greenroom_keeper_run_duration_seconds", WORK, &["keeper"], "Duration of a run"),
             gauge(
                 "greenroom_keeper_last_run_timestamp_seconds",

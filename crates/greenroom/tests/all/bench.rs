@@ -174,6 +174,43 @@ async fn more_requests_at_once_than_slots_are_all_answered(#[case] backend: Back
     plot.check("60 requests at once on 10 slots");
 }
 
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn placing_while_old_bots_are_deleted_is_measured_beside_keeping_them_and_drawn(#[case] backend: Backend) {
+    let plot = Plot::new();
+    let mut short = vec!["prune", "--bots", "3000", "--slots", "20", "--clients", "4", "--rounds", "1", "--time", "1s"];
+    short.extend(["--svg", plot.file()]);
+    short.extend((backend == Backend::Sqlite).then_some("--sqlite"));
+    let measured = measured(backend, &short).await;
+    assert_eq!(measured["bench"], "prune");
+    for case in measured["cases"].as_array().unwrap() {
+        assert!(case["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{measured}");
+    }
+    plot.check("old bots");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn the_database_keeps_its_size_over_simulated_days_and_is_drawn(#[case] backend: Backend) {
+    let plot = Plot::new();
+    let days = ["prune", "--days", "10", "--bots-per-day", "200", "--kept-days", "2", "--day-length", "100ms"];
+    let mut short = [&days[..], &["--svg", plot.file()]].concat();
+    short.extend((backend == Backend::Sqlite).then_some("--sqlite"));
+    let measured = measured(backend, &short).await;
+    let days = measured["days"].as_array().unwrap();
+    assert!(days[2..].iter().all(|day| day["bots"] == 400), "{measured}");
+    if backend == Backend::Sqlite {
+        // It uses the space of deleted rows at once. PostgreSQL first has to vacuum. Without deletion, it would have
+        // two and a half times the size.
+        assert!(measured["growth"].as_f64().is_some_and(|growth| growth < 1.6), "{measured}");
+    }
+    plot.check("simulated day");
+}
+
 #[tokio::test]
 async fn a_burst_of_starts_is_measured_beside_xargs_and_drawn() {
     let plot = Plot::new();

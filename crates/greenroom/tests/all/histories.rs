@@ -296,7 +296,7 @@ fn journal_row(changed: &OutsideChanges, (before, token): (Uuid, Uuid), now: Tim
         bots: changed.bots.iter().map(|bot| bot.id).chain(changed.ended.iter().map(|(id, _)| *id)).collect(),
         users: changed.users.iter().map(|(id, _)| *id).collect(),
         pools: !changed.pools.is_empty(),
-        everything: false,
+        ..Changed::default()
     };
     format!(
         "INSERT INTO placement_journal (before, token, at, changed) VALUES ('{before}', '{token}', {}, {});",

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use crate::support::{Backend, Client, Database, Process, ServerFixture, found, meet_link, process_pool, until};
 
-const NAMES: [&str; 8] =
-    ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants", "stats"];
+const NAMES: [&str; 9] =
+    ["queue_expiry", "deployment", "warm_buffer", "sweeper", "recovery", "sync", "invariants", "stats", "retention"];
 const BOT: &str = r#"
     echo '{"event": "joined"}'
     read leave

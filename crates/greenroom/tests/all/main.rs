@@ -101,6 +101,8 @@ mod replicas;
 mod request_burst;
 mod requirements;
 mod restart;
+mod retention;
+mod retention_api;
 mod row_versions;
 mod safety_net;
 mod screenshots;

@@ -18,8 +18,8 @@ const BOT: &str = r#"
     case $life in stays) read leave; exit 0;; esac
     sleep $life
 "#;
-const KEEPERS: [&str; 8] =
-    ["deployment", "invariants", "queue_expiry", "recovery", "stats", "sweeper", "sync", "warm_buffer"];
+const KEEPERS: [&str; 9] =
+    ["deployment", "invariants", "queue_expiry", "recovery", "retention", "stats", "sweeper", "sync", "warm_buffer"];
 /// The limit for "within seconds".
 const TAKEN_OVER_WITHIN: Duration = Duration::from_secs(15);
 

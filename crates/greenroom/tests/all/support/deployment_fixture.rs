@@ -6,6 +6,7 @@ use domain::{BotId, SlotName, SlotStatus, Status};
 use greenroom::deployment::{Deployment, Parts, ProviderTimeouts};
 use greenroom::keepers::leader::Leadership;
 use greenroom::keepers::listening::ListeningWindow;
+use greenroom::keepers::retention::Retention;
 use greenroom::keepers::{self, KeeperList, RunReport};
 use greenroom::lifecycle::callbacks::Caller;
 use greenroom::providers::Provider;
@@ -62,6 +63,7 @@ impl Works {
             listening: ListeningWindow::new(core.clock.clone()),
             runners: Runners::default(),
             stats_kept: None,
+            retention: Retention { bots: None, transcripts: None, idempotency_keys: None, failures: None },
         });
         tokio::spawn(deployment.clone().work());
         tokio::spawn(deployment.clone().describe());

@@ -1,0 +1,17 @@
+-- Old data is deleted. Commands are deleted with their bot, which needs an index for all of them.
+CREATE INDEX commands_by_bot ON commands (bot_id);
+
+-- A bot whose data was deleted gets none again: its agent may send its log later.
+ALTER TABLE bots ADD COLUMN data_deleted_at TEXT;
+
+-- The last event that was deleted. A stream cannot resume before it.
+CREATE TABLE pruned_events (
+    last_event INTEGER NOT NULL
+) STRICT;
+INSERT INTO pruned_events (last_event) VALUES (0);
+
+-- Users that were deleted, until all their data is deleted too.
+CREATE TABLE deleted_users (
+    user_id    TEXT PRIMARY KEY,
+    deleted_at TEXT NOT NULL
+) STRICT;
