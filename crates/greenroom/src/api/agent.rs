@@ -20,8 +20,6 @@ use domain::SlotClaim;
 
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;
-/// Who waits looks by itself as well, should the feed be held up.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// With the bot's data: the token under which its agent waits again.
 const SLOT_TOKEN: &str = "greenroom-slot-token";
 /// With the bot's data, if the slot gets a fresh start after the bot: the agent has no next bot to prepare for.
@@ -210,7 +208,6 @@ async fn wait_in_slot(app: &App, agent: &InSlot<'_>, wait: Duration) -> Result<R
         }
         tokio::select! {
             _ = listener.recv() => {}
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = &mut deadline => over = true,
             () = app.stopping.cancelled() => over = true,
         }
