@@ -29,6 +29,8 @@ const STARTED_AT_ONCE: usize = 16;
 const REFERENCE_CLIENTS: usize = 16;
 /// After the start of the bots, until their starts are no longer work for keepers.
 const SETTLE: Duration = Duration::from_secs(3);
+/// A load that is not counted: the first heartbeat of each bot reads the database.
+const WARM_UP: Duration = Duration::from_secs(2);
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -74,6 +76,9 @@ async fn measure(options: &Options, fixture: &mut PlacementFixture) -> Done<Vec<
         let bots = start_bots(fixture, &server, options.bots).await?;
         tokio::time::sleep(SETTLE).await;
         let servers = [server];
+        let warm_up = Work::Heartbeats { bots: bots.clone(), time: WARM_UP };
+        let spec = fixture.load(&servers, bots.len(), warm_up);
+        fixture.run(&servers, &spec).await?.0.check()?;
         let mut rounds = Vec::new();
         for _ in 0..options.rounds.max(1) {
             let work = Work::Heartbeats { bots: bots.clone(), time: options.time };

@@ -10,19 +10,8 @@ use super::server::ServerProcess;
 const COUNT: &str = "greenroom_database_call_duration_seconds_count";
 const UNDER_WAY: &str = "greenroom_http_requests_under_way";
 /// The calls without a statement of their own, and the reads for gauges.
-const NOT_COUNTED: [&str; 11] = [
-    "begin",
-    "commit",
-    "bots.open_by_status",
-    "budgets.stopped",
-    "deployments.by_host",
-    "deployments.count",
-    "pools.list",
-    "pools.memory",
-    "queue.oldest",
-    "slots.count",
-    "slot_memory.of_pools",
-];
+const NOT_COUNTED: [&str; 6] =
+    ["begin", "commit", "bots.count_open", "budgets.stopped", "deployments.count", "queue.oldest"];
 
 /// The calls of a server since its start.
 #[derive(Clone, Debug, Default)]

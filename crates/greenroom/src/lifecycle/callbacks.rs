@@ -110,6 +110,15 @@ impl Lifecycle {
             self.heartbeats.note(Beat { connection_id: caller.connection_id, at: self.clock.now() });
             return Ok((bot.status, bot.commands.clone()));
         }
+        // Boxed, so that most heartbeats do not pay for its large state.
+        Box::pin(self.heartbeat_from_database(caller, acked)).await
+    }
+
+    async fn heartbeat_from_database(
+        &self,
+        caller: Caller,
+        acked: &[CommandId],
+    ) -> Result<(Status, Vec<CommandRow>), LifecycleError> {
         let read = self.feed.running_bots().begin_read(caller.claim.bot);
         let bot = self.store.bot(caller.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
         check_caller(&bot, caller)?;

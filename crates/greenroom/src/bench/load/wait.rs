@@ -32,7 +32,9 @@ pub async fn run(spec: &LoadSpec, slots: &[WaitingSlot]) -> Done<LoadReport> {
                 let call = format!("GET /agent/assignment?wait_ms={wait}");
                 let (status, body) = client.call(&call, &token, None, "").await?;
                 if status != 204 {
-                    return Done::Err(format!("{call} returned {status}: {}", String::from_utf8_lossy(body)).into());
+                    return Done::<()>::Err(
+                        format!("{call} returned {status}: {}", String::from_utf8_lossy(body)).into(),
+                    );
                 }
                 wait = 30_000;
             }
