@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sqlx::Postgres;
 use sqlx::pool::PoolConnection;
+use tokio::sync::watch;
 use uuid::Uuid;
 
 use super::connect::TRUSTED_FOR;
@@ -96,11 +97,27 @@ pub(super) struct PlacementState {
     pub users_generation: AtomicU64,
     /// How far placement has read the journal.
     pub journal_position: AtomicI64,
-    /// Whether no other replica lived at this replica's last renewal.
-    pub is_alone: AtomicBool,
+    pub alone: Alone,
     pub writer: KeptConnection,
     pub sqlite: SqliteWriter,
     pub locations: RowLocations,
+}
+
+/// Whether other replicas live.
+#[derive(Debug, Default)]
+pub(super) struct Alone {
+    /// Whether no other replica lived at this replica's last renewal.
+    is_alone: watch::Sender<bool>,
+    /// When that renewal was sent.
+    as_of: Mutex<Option<Instant>>,
+}
+
+impl Alone {
+    /// Records the result of a renewal that was sent at this moment.
+    pub fn set(&self, is_alone: bool, as_of: Instant) {
+        *self.as_of.lock().unwrap_or_else(PoisonError::into_inner) = is_alone.then_some(as_of);
+        self.is_alone.send_if_modified(|before| std::mem::replace(before, is_alone) != is_alone);
+    }
 }
 
 /// The connection for placement's batches, which run one after the other. The pool would test it with a round trip
@@ -257,7 +274,20 @@ impl Store {
     /// Whether this is the only live replica, as far as it knows. It may be wrong for a second, but the token still
     /// protects.
     pub fn is_only_replica(&self) -> bool {
-        !self.is_shared() || self.placement.is_alone.load(Ordering::SeqCst)
+        !self.is_shared() || *self.placement.alone.is_alone.borrow()
+    }
+
+    /// The last moment at which this was certainly the only live replica. `None` while others live.
+    pub fn only_replica_at(&self) -> Option<Instant> {
+        if !self.is_shared() {
+            return Some(Instant::now());
+        }
+        *self.placement.alone.as_of.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Receives a message when the first other replica appears, and when the last one has gone.
+    pub fn watch_other_replicas(&self) -> watch::Receiver<bool> {
+        self.placement.alone.is_alone.subscribe()
     }
 }
 

@@ -112,7 +112,7 @@ pub use measure::{Connections, DiskSpace};
 pub use placement_turn::PlacementTurn;
 pub use pools::StoredPool;
 pub use queue::{QueuePosition, QueueRow};
-pub use replicas::Holding;
+pub use replicas::{Holding, Renewed};
 pub use retention::{BotScan, PrunedRows, Scan, first_id_at};
 pub use screenshots::Screenshot;
 pub use server_lock::ServerLock;
@@ -151,6 +151,17 @@ enum TxInner {
     /// The transaction is first, so it ends before the next one gets its turn.
     Sqlite(Transaction<'static, Sqlite>, Option<WriteTurn>),
     Postgres(Transaction<'static, Postgres>),
+}
+
+impl TxInner {
+    async fn commit(self) -> Result<(), StoreError> {
+        let call = "commit";
+        let committed = match self {
+            TxInner::Sqlite(tx, _turn) => measured(call, tx.commit()).await,
+            TxInner::Postgres(tx) => measured(call, tx.commit()).await,
+        };
+        committed.map_err(|source| StoreError::call(call, source))
+    }
 }
 
 /// Runs statements: a transaction, or the store for reads outside one.
@@ -254,6 +265,18 @@ impl Store {
         self.events_written.notified().await;
     }
 
+    /// Runs one statement that must be written in time, as a transaction of its own. On PostgreSQL this needs no
+    /// `BEGIN` and no `COMMIT`.
+    async fn write_in_time(&self, sql: &'static Sql, args: Vec<Arg>) -> Result<Vec<Row>, StoreError> {
+        if self.is_shared() && !sql.writes_guarded_table {
+            return Reader { pools: &self.pools, lane: Lane::Leases }.all(sql, args).await;
+        }
+        let mut tx = self.begin_in_time().await?;
+        let rows = tx.all(sql, args).await?;
+        tx.commit().await?;
+        Ok(rows)
+    }
+
     fn reader(&self) -> Reader<'_> {
         Reader { pools: &self.pools, lane: self.lane }
     }
@@ -313,19 +336,22 @@ impl Run for Tx {
 impl Tx {
     /// Commits the transaction. A caller may report success only after this.
     pub async fn commit(self) -> Result<(), StoreError> {
-        let call = "commit";
-        match self.inner {
-            TxInner::Sqlite(tx, _turn) => measured(call, tx.commit()).await,
-            TxInner::Postgres(tx) => measured(call, tx.commit()).await,
+        if !self.has_events && self.changes_placement.is_none() {
+            return self.inner.commit().await;
         }
-        .map_err(|source| StoreError::call(call, source))?;
-        if let Some(events_written) = self.events_written.filter(|_| self.has_events) {
-            events_written.notify_one();
-        }
-        if let Some(placement) = self.changes_placement {
-            placement.changed.store(true, Ordering::SeqCst);
-        }
-        Ok(())
+        // In a separate task: if the caller is cancelled, the change is announced in spite of that. It is announced after
+        // an error too, because it may be committed.
+        let committing = tokio::spawn(async move {
+            let committed = self.inner.commit().await;
+            if let Some(events_written) = self.events_written.filter(|_| self.has_events) {
+                events_written.notify_one();
+            }
+            if let Some(placement) = self.changes_placement {
+                placement.changed.store(true, Ordering::SeqCst);
+            }
+            committed
+        });
+        committing.await.unwrap_or_else(|error| Err(StoreError::internal("commit", error)))
     }
 
     /// Runs a statement for its effect, and returns how many rows it changed.

@@ -45,34 +45,31 @@ impl Store {
     /// `pause`: the process may have missed callbacks since, and must begin another span.
     pub async fn extend_listening(&self, span: Uuid, pause: Duration) -> Result<Option<ListeningSpan>, StoreError> {
         let pause = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
-        let mut tx = self.begin_in_time().await?;
-        let extended = tx
-            .first(
-                // A database clock that was set back is a break as well.
-                sql!(
-                    "listening.extend",
-                    sqlite: concat!("INSERT INTO listening_spans (id, started_at, heard_until)
+        self.write_in_time(
+            // A database clock that was set back is a break as well.
+            sql!(
+                "listening.extend",
+                sqlite: concat!("INSERT INTO listening_spans (id, started_at, heard_until)
                              VALUES ($1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
                              ON CONFLICT (id) DO UPDATE SET heard_until = excluded.heard_until
                               WHERE listening_spans.heard_until <= excluded.heard_until
                                 AND listening_spans.heard_until
                                     >= strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (-$2 / 1000.0) || ' seconds')
                              RETURNING ", span_columns!()),
-                    postgres: concat!("INSERT INTO listening_spans (id, started_at, heard_until)
+                postgres: concat!("INSERT INTO listening_spans (id, started_at, heard_until)
                                VALUES ($1, statement_timestamp(), statement_timestamp())
                                ON CONFLICT (id) DO UPDATE SET heard_until = excluded.heard_until
                                 WHERE listening_spans.heard_until <= excluded.heard_until
                                   AND listening_spans.heard_until
                                       >= statement_timestamp() - $2 * interval '1 millisecond'
                                RETURNING ", span_columns!()),
-                ),
-                args![span, pause],
-            )
-            .await?
-            .map(|row| listening_span(&row))
-            .transpose()?;
-        tx.commit().await?;
-        Ok(extended)
+            ),
+            args![span, pause],
+        )
+        .await?
+        .first()
+        .map(listening_span)
+        .transpose()
     }
 
     /// Deletes spans that ended longer ago than this.

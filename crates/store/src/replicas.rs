@@ -3,7 +3,7 @@
 //! replicas need not agree. Most things that a replica holds need no renewal of their own.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use uuid::Uuid;
@@ -27,6 +27,19 @@ pub enum Holding {
     Lease(LeaseClaim),
 }
 
+/// The result of a renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Renewed {
+    /// When the renewal was sent.
+    pub sent: Instant,
+    /// False if the replica was declared dead and holds nothing any more.
+    pub lives: bool,
+    /// Whether it runs the keepers.
+    pub leads: bool,
+    /// Whether there are replicas without a renewal in time.
+    pub others_expired: bool,
+}
+
 macro_rules! register {
     ($dialect:ident) => {
         concat!(
@@ -34,16 +47,6 @@ macro_rules! register {
              VALUES ($1, $2, ",
             database_time!($dialect + "$3"),
             ") ON CONFLICT (id) DO UPDATE SET lease_until = excluded.lease_until"
-        )
-    };
-}
-
-macro_rules! renew {
-    ($dialect:ident) => {
-        concat!(
-            "UPDATE replicas SET lease_until = ",
-            database_time!($dialect + "$2"),
-            ", journal_position = $3 WHERE id = $1 RETURNING "
         )
     };
 }
@@ -74,28 +77,50 @@ impl Store {
         tx.commit().await
     }
 
-    /// Renews a replica, and records how far it has read placement's journal. False if the replica was declared dead
-    /// and holds nothing any more.
-    pub async fn renew_replica(&self, replica: Uuid, time: Duration) -> Result<bool, StoreError> {
-        let mut tx = self.begin().await?;
-        let renewed = tx
-            .first(
+    /// Renews a replica, and its lease of the keepers if it has this lease, and records how far it has read placement's
+    /// journal. All of it is one statement, because every replica does it all the time.
+    pub async fn renew_replica(
+        &self,
+        replica: Uuid,
+        time: Duration,
+        keepers: Option<&LeaseClaim>,
+    ) -> Result<Renewed, StoreError> {
+        let sent = Instant::now();
+        let journal_position = self.placement.journal_position.load(Ordering::SeqCst);
+        let (holder, keepers_time) = (keepers.map(|claim| claim.holder), keepers.map(|claim| milliseconds(claim.time)));
+        let rows = self
+            .write_in_time(
                 sql!(
                     "replicas.renew",
-                    sqlite: concat!(renew!(sqlite), "0 AS others"),
+                    // The only process leads, without a lease.
+                    sqlite: concat!(
+                        "UPDATE replicas SET lease_until = ", database_time!(sqlite + "$2"), ", journal_position = $3
+                          WHERE id = $1
+                         RETURNING 1 AS lives, $4 IS NOT NULL AND $5 > 0 AS leads, 0 AS others, 0 AS expired"
+                    ),
                     postgres: concat!(
-                        renew!(postgres),
-                        "(SELECT count(*) FROM replicas AS other
-                           WHERE other.id <> $1 AND other.lease_until > ", database_time!(postgres), ") AS others"
+                        "WITH renewed_replica AS (
+                             UPDATE replicas SET lease_until = ", database_time!(postgres + "$2"), ",
+                                    journal_position = $3
+                              WHERE id = $1 RETURNING id),
+                         renewed_keepers AS (
+                             UPDATE leases SET lease_until = ", database_time!(postgres + "$5"), "
+                              WHERE name = 'keepers' AND holder = $4 AND lease_until > ", database_time!(postgres), "
+                             RETURNING name)
+                         SELECT (SELECT count(*) FROM renewed_replica) AS lives,
+                                (SELECT count(*) FROM renewed_keepers) AS leads,
+                                count(*) FILTER (WHERE lease_until > ", database_time!(postgres), ") AS others,
+                                count(*) FILTER (WHERE lease_until <= ", database_time!(postgres), ") AS expired
+                           FROM replicas WHERE id <> $1"
                     ),
                 ),
-                args![replica, milliseconds(time), self.placement.journal_position.load(Ordering::SeqCst)],
+                args![replica, milliseconds(time), journal_position, holder, keepers_time],
             )
             .await?;
-        tx.commit().await?;
-        let others = renewed.as_ref().map(|row| row.int("others")).transpose()?;
-        self.placement.is_alone.store(others == Some(0), Ordering::SeqCst);
-        Ok(renewed.is_some())
+        let number = |column| rows.first().map_or(Ok(0), |row| row.int(column));
+        let (lives, others) = (number("lives")? > 0, number("others")?);
+        self.placement.alone.set(lives && others == 0, sent);
+        Ok(Renewed { sent, lives, leads: number("leads")? > 0, others_expired: number("expired")? > 0 })
     }
 
     /// Declares expired replicas dead, and releases everything that they held. A replica that renews at the same moment

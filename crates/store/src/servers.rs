@@ -48,29 +48,26 @@ impl Store {
     /// Records that a server runs, and deletes the rows of servers that were killed long ago.
     pub async fn record_server(&self, id: Uuid, facts: &ServerFacts) -> Result<(), StoreError> {
         let facts = serde_json::to_string(facts).map_err(|error| StoreError::internal("servers.record", error))?;
-        let mut tx = self.begin().await?;
-        tx.run(
+        let mut values = args![id, facts];
+        // The start on SQLite has deleted the rows of all other servers.
+        if self.is_shared() {
+            values.push(i64::try_from(FORGOTTEN_AFTER.as_millis()).unwrap_or(i64::MAX).into());
+        }
+        self.write_in_time(
             sql!(
                 "servers.record",
                 sqlite: "INSERT INTO servers (id, seen_at, facts) VALUES ($1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), $2)
                          ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, facts = excluded.facts",
-                postgres: "INSERT INTO servers (id, seen_at, facts) VALUES ($1, clock_timestamp(), $2)
+                postgres: "WITH pruned_servers AS (
+                               DELETE FROM servers
+                                WHERE id <> $1 AND seen_at < clock_timestamp() - $3 * interval '1 millisecond')
+                           INSERT INTO servers (id, seen_at, facts) VALUES ($1, clock_timestamp(), $2)
                            ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, facts = excluded.facts",
             ),
-            args![id, facts],
+            values,
         )
-        .await?;
-        tx.run(
-            sql!(
-                "servers.prune",
-                sqlite: "DELETE FROM servers
-                          WHERE seen_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', (-$1 / 1000.0) || ' seconds')",
-                postgres: "DELETE FROM servers WHERE seen_at < clock_timestamp() - $1 * interval '1 millisecond'",
-            ),
-            args![i64::try_from(FORGOTTEN_AFTER.as_millis()).unwrap_or(i64::MAX)],
-        )
-        .await?;
-        tx.commit().await
+        .await
+        .map(drop)
     }
 
     /// Deletes one server's row, or all rows without an id. The second is for a database that no other process has

@@ -59,8 +59,7 @@ impl Store {
             .iter()
             .map(|beat| serde_json::json!({"connection_id": beat.connection_id, "at": sortable(beat.at)}))
             .collect();
-        let mut tx = self.begin_in_time().await?;
-        tx.run(
+        self.write_in_time(
             sql_over!(
                 "heartbeats.write",
                 "INSERT INTO heartbeats (connection_id, at) SELECT connection_id, at FROM",
@@ -71,8 +70,8 @@ impl Store {
             ),
             args![rows],
         )
-        .await?;
-        tx.commit().await
+        .await
+        .map(drop)
     }
 }
 

@@ -1,12 +1,14 @@
 //! The slots as stored. Only placement assigns and releases them; see [`super::batch_write`].
 
+use std::sync::Arc;
+
 use domain::{Attributes, BotId, SlotName, SlotStatus};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::bots::ENDED;
 use super::record::record;
-use super::sql::{Row, Sql, args, sql, words};
+use super::sql::{Row, Sql, args, sql, sql_over, words};
 use super::{Run, SlotRow, Store, StoreError, Tx};
 
 record! {
@@ -92,6 +94,39 @@ impl Store {
     /// Slots by their names.
     pub async fn slots_by_name(&self, names: &[SlotName]) -> Result<Vec<SlotRow>, StoreError> {
         slots(&self.reader().all(BY_NAME, args![name_array(names)]).await?)
+    }
+
+    /// The slots in which an agent waits, and that differ from these copies in what the agent needs to know. For a copy of
+    /// an idle slot without a bot.
+    pub async fn changed_waiting_slots(&self, waiting: &[Arc<SlotRow>]) -> Result<Vec<SlotName>, StoreError> {
+        let copies: Vec<Value> = waiting
+            .iter()
+            .map(|slot| {
+                json!({
+                    "name": slot.name.as_str(), "incarnation": slot.incarnation, "generation": slot.generation,
+                    "token_number": slot.token_number, "agent": slot.agent,
+                })
+            })
+            .collect();
+        self.reader()
+            .all(
+                sql_over!(
+                    "slots.changed_waiting",
+                    "SELECT input.name FROM",
+                    (name "TEXT", incarnation "UUID", generation "BIGINT", token_number "BIGINT", agent "TEXT"),
+                    "WHERE NOT EXISTS (SELECT 1 FROM slots
+                                        WHERE slots.name = input.name AND slots.incarnation = input.incarnation
+                                          AND slots.generation = input.generation
+                                          AND slots.token_number = input.token_number
+                                          AND slots.agent = input.agent
+                                          AND slots.status = 'idle' AND slots.bot_id IS NULL)"
+                ),
+                args![copies],
+            )
+            .await?
+            .iter()
+            .map(|row| row.text("name").map(SlotName::stored))
+            .collect()
     }
 
     /// All slots of a pool.

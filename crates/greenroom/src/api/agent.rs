@@ -20,8 +20,6 @@ use domain::SlotClaim;
 
 const LONGEST_WAIT_MS: u64 = 60_000;
 const DEFAULT_WAIT_MS: u64 = 30_000;
-/// Who waits looks by itself as well, should the feed be held up.
-const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// With the bot's data: the token under which its agent waits again.
 const SLOT_TOKEN: &str = "greenroom-slot-token";
 /// With the bot's data, if the slot gets a fresh start after the bot: the agent has no next bot to prepare for.
@@ -88,7 +86,8 @@ pub async fn assignment(
             left.has_answer();
             answer
         }
-        Agent::OnRunner(claim) => Ok(match app.runners.wait(&claim, wait, &app.stopping).await? {
+        // Boxed, because its large state would count for every agent in a slot too.
+        Agent::OnRunner(claim) => Ok(match Box::pin(app.runners.wait(&claim, wait, &app.stopping)).await? {
             Some(data) => axum::Json(data).into_response(),
             None => StatusCode::NO_CONTENT.into_response(),
         }),
@@ -189,7 +188,8 @@ async fn wait_in_slot(app: &App, agent: &InSlot<'_>, wait: Duration) -> Result<R
     tokio::pin!(deadline);
     let (mut over, mut is_first_poll) = (false, true);
     loop {
-        let offer = app.deployment.offer(claim, name, is_first_poll).await?;
+        // Boxed, so that an agent that waits does not hold the memory that this needs.
+        let offer = Box::pin(app.deployment.offer(claim, name, is_first_poll)).await?;
         // A refused agent is not, or no longer, the slot's.
         if let Some(bytes) = memory.filter(|_| is_first_poll && !matches!(offer, Offer::Refused(_))) {
             app.deployment.note_memory(claim, bytes);
@@ -210,7 +210,6 @@ async fn wait_in_slot(app: &App, agent: &InSlot<'_>, wait: Duration) -> Result<R
         }
         tokio::select! {
             _ = listener.recv() => {}
-            () = tokio::time::sleep(POLL_INTERVAL) => {}
             () = &mut deadline => over = true,
             () = app.stopping.cancelled() => over = true,
         }

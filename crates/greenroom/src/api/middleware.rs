@@ -187,7 +187,7 @@ struct Admitted {
 /// bounds.
 pub async fn read_body(State(app): State<App>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    let Admitted { quota, mut reservation, session, body_bytes } = match admit(&app, &parts).await {
+    let Admitted { quota, mut reservation, session, body_bytes } = match Box::pin(admit(&app, &parts)).await {
         Ok(admitted) => admitted,
         Err(problem) => return refuse(&parts, body, problem).await,
     };

@@ -15,6 +15,8 @@
 //! - [`dashboard`]: the page of operators in a browser while slots change, with 10,000 slots compared with 1,000
 //! - [`next`]: from a bot's end to the assignment of the next in the queue, compared with a poll every second
 //! - [`matching`]: a slot that fits, where one in a hundred does, in the store compared with SQS and DynamoDB
+//! - [`heartbeats`]: heartbeats over HTTP, compared with one update for each
+//! - [`idle`]: the statements, memory and processor time of a server in whose hot slots agents wait
 //! - [`hostile`]: the latencies of other users while a hostile user attacks, compared with those without an attack
 //!
 //! The modules that they share:
@@ -25,6 +27,7 @@
 //! - [`database`]: a database for one measurement, used with plain SQL
 //! - [`old_bots`]: bots that ended long ago
 //! - [`pgbench`]: the plain statements that placement is compared with
+//! - [`statements`]: the statements of a server, from its metrics
 //! - [`usage`]: processor time and memory of processes
 //! - [`client`]: a small HTTP client with low costs of its own
 //! - [`live_readers`]: operators who watch while another benchmark runs
@@ -44,7 +47,9 @@ pub mod failover;
 mod figures;
 mod fixture;
 pub mod growth;
+pub mod heartbeats;
 pub mod hostile;
+pub mod idle;
 mod live_readers;
 pub mod load;
 pub mod matching;
@@ -58,6 +63,7 @@ pub mod server;
 pub mod start;
 pub mod start_browser;
 pub mod start_burst;
+mod statements;
 mod svg;
 mod usage;
 

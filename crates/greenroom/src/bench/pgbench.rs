@@ -21,6 +21,12 @@ FOR UPDATE SKIP LOCKED) RETURNING id \\aset
 UPDATE bot_pool_slots SET status = 'idle', assigned_bot_id = NULL WHERE id = :id;
 ";
 
+/// Stores one heartbeat of one of `:bots` bots.
+const ONE_UPDATE: &str = "\
+\\set bot random(1, :bots)
+UPDATE bot_heartbeats SET last_heartbeat_at = NOW() WHERE bot_id = :bot;
+";
+
 /// The table, and the script, which is removed when this is dropped.
 #[derive(Debug)]
 pub struct Pgbench {
@@ -41,9 +47,25 @@ impl Pgbench {
                  ANALYZE bot_pool_slots"
             ))
             .await?;
-        let script = std::env::temp_dir().join(format!("greenroom-bench-{}.sql", Uuid::new_v4().simple()));
-        std::fs::write(&script, ACQUIRE_AND_RELEASE)?;
-        Ok(Self { program: program.to_owned(), url: database.url.clone(), script })
+        Self::with_script(program, database, ACQUIRE_AND_RELEASE)
+    }
+
+    /// Creates the table for the benchmark of heartbeats.
+    pub async fn prepare_heartbeats(program: &str, database: &Database, bots: u32) -> Done<Self> {
+        database
+            .execute(format!(
+                "CREATE TABLE bot_heartbeats (bot_id INTEGER PRIMARY KEY, last_heartbeat_at TIMESTAMP);
+                 INSERT INTO bot_heartbeats (bot_id) SELECT generate_series(1, {bots});
+                 ANALYZE bot_heartbeats"
+            ))
+            .await?;
+        Self::with_script(program, database, &ONE_UPDATE.replace(":bots", &bots.to_string()))
+    }
+
+    fn with_script(program: &str, database: &Database, script: &str) -> Done<Self> {
+        let file = std::env::temp_dir().join(format!("greenroom-bench-{}.sql", Uuid::new_v4().simple()));
+        std::fs::write(&file, script)?;
+        Ok(Self { program: program.to_owned(), url: database.url.clone(), script: file })
     }
 
     /// Transactions per second, from the output of pgbench.

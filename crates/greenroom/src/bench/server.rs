@@ -166,8 +166,19 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts a server in the folder `folder`, or in the current one.
     pub async fn start_in(spec: &ServerSpec, folder: Option<&Path>) -> Done<Self> {
+        Self::start_command(spec, Command::new(std::env::current_exe()?), folder).await
+    }
+
+    /// Starts the server of another build of this program, if one is given.
+    pub async fn start_program(spec: &ServerSpec, program: Option<&Path>) -> Done<Self> {
+        match program {
+            Some(program) => Self::start_command(spec, Command::new(program), None).await,
+            None => Self::start(spec).await,
+        }
+    }
+
+    async fn start_command(spec: &ServerSpec, mut command: Command, folder: Option<&Path>) -> Done<Self> {
         let begun = Instant::now();
-        let mut command = Command::new(std::env::current_exe()?);
         command.args(["bench", "serve"]).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         // A log line for each bot would be measured too. The provider's error for its list is intended.
         command.env("RUST_LOG", "error");

@@ -17,10 +17,18 @@ pub fn cpu_of(pid: u32) -> Option<Duration> {
 
 /// The peak of a process's resident memory, in MiB.
 pub fn peak_mib(pid: u32) -> Option<u64> {
+    Some(status_kib(pid, "VmHWM:")? / 1024)
+}
+
+/// A process's resident memory, in MiB.
+pub fn resident_mib(pid: u32) -> Option<f64> {
+    Some(status_kib(pid, "VmRSS:")? as f64 / 1024.0)
+}
+
+fn status_kib(pid: u32, field: &str) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib / 1024)
+    let line = status.lines().find_map(|line| line.strip_prefix(field))?;
+    line.trim().strip_suffix("kB")?.trim().parse().ok()
 }
 
 /// The local ports of a process's TCP connections.

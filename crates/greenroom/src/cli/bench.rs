@@ -8,7 +8,7 @@ use clap::Subcommand;
 use super::Done;
 use crate::bench::place::Case;
 use crate::bench::{
-    bloat, burst, dashboard, failover, growth, hostile, matching, next, place, prune, scale, server, start,
+    bloat, burst, dashboard, failover, growth, heartbeats, hostile, idle, matching, next, place, prune, scale, server, start,
     start_browser, start_burst,
 };
 use crate::config::duration;
@@ -330,6 +330,67 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
+    /// Measure how many heartbeats the server answers per second over HTTP.
+    ///
+    /// The benchmark compares this with pgbench, which runs one update for each heartbeat.
+    Heartbeats {
+        /// A database on a PostgreSQL server where the benchmark may create other databases.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL")]
+        database: String,
+        /// Run Greenroom on SQLite. The comparison is still pgbench on PostgreSQL.
+        #[arg(long)]
+        sqlite: bool,
+        /// The pgbench program.
+        #[arg(long, value_name = "PROGRAM", env = "PGBENCH", default_value = "pgbench")]
+        pgbench: String,
+        /// Another build of this program, whose server is measured.
+        #[arg(long, value_name = "PATH")]
+        server_binary: Option<PathBuf>,
+        /// The number of running bots. Each sends its next heartbeat after the answer to the last one.
+        #[arg(long, default_value_t = 1_000)]
+        bots: u32,
+        /// The number of rounds.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// The duration of each round.
+        #[arg(long, default_value = "10s", value_parser = duration::parse)]
+        time: Duration,
+        /// Print the results as one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// Write a plot of the results to this SVG file.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+    /// Measure the statements, memory and processor time of an idle server.
+    ///
+    /// An agent waits in each hot slot.
+    Idle {
+        /// A database on a PostgreSQL server where the benchmark may create other databases.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL", required_unless_present = "sqlite")]
+        database: Option<String>,
+        /// Use SQLite instead of PostgreSQL.
+        #[arg(long)]
+        sqlite: bool,
+        /// Another build of this program, whose server is measured.
+        #[arg(long, value_name = "PATH")]
+        server_binary: Option<PathBuf>,
+        /// The numbers of hot slots.
+        #[arg(long, value_delimiter = ',', default_value = "100,10000")]
+        slots: Vec<u32>,
+        /// The pause before the measurement, after all agents wait. Default: 10s.
+        #[arg(long, value_parser = duration::parse)]
+        settle: Option<Duration>,
+        /// The duration of the measurement.
+        #[arg(long, default_value = "2m", value_parser = duration::parse)]
+        time: Duration,
+        /// Print the results as one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// Write a plot of the results to this SVG file.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
     /// Kill the server that places bots, repeatedly and under load, while a second server runs.
     ///
     /// The benchmark fails if a bot is lost or duplicated.
@@ -425,6 +486,15 @@ pub async fn run(command: Command) -> Done {
         Command::Prune { database, sqlite, bots, slots, clients, rounds, time, json, svg, .. } => {
             let database = database.filter(|_| !sqlite);
             prune::run(&prune::Options { database, bots, slots, clients, rounds, time, json, svg }).await
+        }
+        Command::Heartbeats { database, sqlite: is_sqlite, pgbench, server_binary, bots, rounds, time, json, svg } => {
+            let options =
+                heartbeats::Options { database, is_sqlite, pgbench, server_binary, bots, rounds, time, json, svg };
+            heartbeats::run(&options).await
+        }
+        Command::Idle { database, sqlite, server_binary, slots, settle, time, json, svg } => {
+            let database = database.filter(|_| !sqlite);
+            idle::run(&idle::Options { database, server_binary, slots, settle, time, json, svg }).await
         }
         Command::Failover { database, slots, clients, kills, pause, json } => {
             failover::run(&failover::Options { database, slots, clients, kills, pause, json }).await

@@ -6,6 +6,8 @@
 //! Some providers cannot change a slot's environment. There, the token in the environment is valid only for the first
 //! agent after a start. If that token is used at any other time, it has leaked, and the slot is replaced.
 
+use std::time::Duration;
+
 use serde_json::Value;
 
 use super::Deployment;
@@ -31,6 +33,12 @@ pub enum Offer {
 const GONE: &str = "this slot was deleted or restarted, or this token is no longer valid";
 const ENDED: &str = "the bot of this slot has already started";
 const ANOTHER: &str = "another agent waits in this slot";
+
+/// How often the slots in which agents wait are compared with the database. An agent that misses its bot is woken
+/// before the slot is started again for the bot.
+const COMPARE: Duration = Duration::from_secs(2);
+/// The same while no other replica can change a slot.
+const COMPARE_ALONE: Duration = Duration::from_secs(30);
 
 /// An agent that asks for the bot of a slot.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +85,19 @@ fn is_for(bot: &BotRow, slot: &SlotName, agent: WaitingAgent<'_>) -> Result<Conn
 impl Deployment {
     /// Returns what an agent process gets under a token. An agent may replace an earlier waiting agent only in its
     /// first poll. Otherwise two agents could replace each other for ever.
+    ///
+    /// An agent that waits in an idle slot costs no query: its slot is known in memory until it changes.
     pub async fn offer(&self, claim: &SlotClaim, agent: &str, is_first_poll: bool) -> Result<Offer, StoreError> {
         let Self(inner) = self;
+        if inner.signals.waiting_slot(&claim.slot).is_some_and(|slot| self.waits_in(&slot, claim, agent)) {
+            return Ok(Offer::NoneYet);
+        }
+        let mut read = inner.signals.read_waiting_slot(&claim.slot);
         let Some(mut slot) = inner.store.slot(&claim.slot).await? else { return Ok(Offer::Refused(GONE)) };
+        if self.waits_in(&slot, claim, agent) {
+            read.keep(slot);
+            return Ok(Offer::NoneYet);
+        }
         if claim.is_next(&slot) {
             let is_own = slot.agent.as_deref() == Some(agent);
             return Ok(if is_own { Offer::NoneYet } else { Offer::Refused(ANOTHER) });
@@ -108,7 +126,12 @@ impl Deployment {
             }
             let waits = SlotEvent::AgentWaits { claim: claim.clone(), agent: agent.to_owned() };
             inner.placement.report(slot.name.clone(), waits).await?;
+            read = inner.signals.read_waiting_slot(&claim.slot);
             match inner.store.slot(&claim.slot).await? {
+                Some(row) if self.waits_in(&row, claim, agent) => {
+                    read.keep(row);
+                    return Ok(Offer::NoneYet);
+                }
                 Some(row) if claim.is_current(&row) && row.agent.as_deref() == Some(agent) => slot = row,
                 _ => return Ok(Offer::NoneYet),
             }
@@ -122,6 +145,44 @@ impl Deployment {
             Err(NotFor::NoneYet) => Offer::NoneYet,
             Err(NotFor::Begun) => Offer::Refused(ENDED),
         })
+    }
+
+    /// Whether the agent waits under a valid token in a slot without a bot.
+    fn waits_in(&self, slot: &SlotRow, claim: &SlotClaim, agent: &str) -> bool {
+        slot.status == domain::SlotStatus::Idle
+            && slot.bot_id.is_none()
+            && slot.agent.as_deref() == Some(agent)
+            && claim.is_current(slot)
+            && (claim.generation.is_some() || self.keeps_environment(&slot.pool))
+    }
+
+    /// Wakes the agents that wait here in a slot that has changed, should a signal be lost. One statement serves all of
+    /// them.
+    pub async fn keep_comparing_waiting_slots(self) {
+        let Self(inner) = &self;
+        let mut failing = false;
+        loop {
+            let pause = if inner.store.is_only_replica() { COMPARE_ALONE } else { COMPARE };
+            tokio::select! {
+                () = inner.ending.cancelled() => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+            let waiting = inner.signals.waiting_slots();
+            if waiting.is_empty() {
+                continue;
+            }
+            match inner.store.changed_waiting_slots(&waiting).await {
+                Ok(changed) => {
+                    failing = false;
+                    changed.iter().for_each(|slot| inner.signals.slot_changed(slot));
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(%error, "slots of waiting agents not compared");
+                    }
+                }
+            }
+        }
     }
 
     /// Notes the memory that the agent of a slot has measured. It is written later, with that of other slots.

@@ -42,7 +42,7 @@ use domain::lifecycle::Overdue;
 use domain::{BotId, Deadlines, PROBE_USER, SlotName};
 use futures_util::StreamExt;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::bus::{self, Bus};
@@ -54,12 +54,12 @@ use crate::lifecycle::{Assignment, Lifecycle, LifecycleError};
 use crate::placement::{Placement, SlotEvent};
 use crate::providers::{Provider, Providers};
 use crate::signals::Signals;
-use crate::store::{BotRow, Holder, PoolRow, Store, StoreError};
+use crate::store::{BotRow, Holder, PoolRow, Renewed, Store, StoreError};
 
 use availability::Availability;
 pub use logs::LAST_LINES;
 pub use recover::{ManualRecoveryError, Recovery};
-use replica::{LEASE, RENEW, ReplicaLease};
+use replica::{LEASE, ReplicaLease};
 use slot_memory::SlotMemory;
 
 /// How long a call to a provider may take. A call that takes longer is an error like any other.
@@ -171,6 +171,11 @@ impl Deployment {
         self.keep_lease(false).await;
     }
 
+    /// The results of the renewals of this process's lease, for the replica that leads.
+    pub fn renewals(&self) -> watch::Receiver<Option<Renewed>> {
+        self.0.lease.renewals()
+    }
+
     async fn serve(&self) {
         self.settle().await;
         loop {
@@ -205,7 +210,7 @@ impl Deployment {
                 Err(_) => tracing::warn!("replica lease not renewed: no answer from the database in time"),
             }
             tokio::select! {
-                () = tokio::time::sleep(RENEW) => {}
+                () = tokio::time::sleep(inner.lease.pause()) => {}
                 () = inner.ending.cancelled() => {}
             }
         }

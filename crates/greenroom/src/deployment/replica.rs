@@ -14,18 +14,22 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::clock::Clock;
-use crate::store::{Holder, Holding, Store, StoreError};
+use crate::store::{Holder, Holding, Lease, LeaseClaim, Renewed, Store, StoreError};
 
 /// How long a lease lasts without a renewal.
 pub const LEASE: Duration = Duration::from_secs(4);
 /// How often a replica renews its lease and checks the leases of others. With [`LEASE`], what a dead replica held is
-/// free within five seconds.
-pub const RENEW: Duration = Duration::from_millis(800);
+/// free within five seconds. Within a second, each replica also learns of a new one.
+pub const RENEW: Duration = Duration::from_millis(900);
+/// The same while there is no other replica that would notice.
+const RENEW_ALONE: Duration = Duration::from_millis(1_800);
 /// If a renewal is this late, the database or this process stood still. Then other replicas could not renew either.
 const LATE: Duration = Duration::from_secs(2);
 
 /// After this many renewals, the replica checks for holdings whose holder is not known.
 const SWEEP_EVERY: u64 = 6;
+/// The same while there is no other replica.
+const SWEEP_EVERY_ALONE: u64 = 60;
 
 #[derive(Clone, Debug)]
 pub struct ReplicaLease(Arc<Inner>);
@@ -41,6 +45,10 @@ struct Inner {
     /// Allows one renewal at a time.
     renewing: AsyncMutex<()>,
     renewals: Mutex<Renewals>,
+    /// The claim of this process to run the keepers, which is renewed together with its lease.
+    keepers: LeaseClaim,
+    /// The last renewal that succeeded.
+    renewed: watch::Sender<Option<Renewed>>,
 }
 
 /// The renewals of this replica.
@@ -128,6 +136,8 @@ impl ReplicaLease {
             dropped: Mutex::default(),
             renewing: AsyncMutex::default(),
             renewals: Mutex::default(),
+            keepers: LeaseClaim::new(Lease::Keepers, replica),
+            renewed: watch::Sender::default(),
         }))
     }
 
@@ -151,7 +161,7 @@ impl ReplicaLease {
         let (asked, mut state) = (Instant::now(), inner.liveness.state());
         match state.until {
             Until::Ever => return Ok(()),
-            Until::Then(_) if inner.store.renew_replica(state.id, LEASE).await? => {}
+            Until::Then(_) if self.renew_as(state.id).await? => {}
             Until::Then(_) => {
                 tracing::warn!(replica = inner.name, "replica lease lost; other replicas take over its work");
                 state = LeaseState { id: Uuid::new_v4(), until: Until::Unknown };
@@ -167,8 +177,26 @@ impl ReplicaLease {
         Ok(())
     }
 
+    /// Renews under this id. False if the replica was declared dead.
+    async fn renew_as(&self, id: Uuid) -> Result<bool, StoreError> {
+        let Self(inner) = self;
+        let renewed = inner.store.renew_replica(id, LEASE, Some(&inner.keepers)).await?;
+        inner.renewed.send_replace(Some(renewed));
+        Ok(renewed.lives)
+    }
+
+    /// The results of all later renewals.
+    pub fn renewals(&self) -> watch::Receiver<Option<Renewed>> {
+        self.0.renewed.subscribe()
+    }
+
     async fn register(&self, id: Uuid) -> Result<(), StoreError> {
         self.0.store.register_replica(&Holder { id, name: self.0.name.clone() }, LEASE).await
+    }
+
+    /// The pause before the next renewal.
+    pub fn pause(&self) -> Duration {
+        if self.0.store.is_only_replica() { RENEW_ALONE } else { RENEW }
     }
 
     /// Renews the lease, declares replicas without a renewal dead, and releases what work of this process left behind.
@@ -177,7 +205,10 @@ impl ReplicaLease {
         let Self(inner) = self;
         self.renew().await?;
         let mut dead = Vec::new();
-        if let Some(sweeps) = self.may_declare_dead().filter(|_| inner.store.is_shared()) {
+        let others_expired = inner.renewed.borrow().is_some_and(|renewed| renewed.others_expired);
+        if let Some(sweeps) = self.may_declare_dead().filter(|sweeps| *sweeps || others_expired)
+            && inner.store.is_shared()
+        {
             let own = inner.liveness.state().id;
             dead = inner.store.release_dead_replicas(own, inner.clock.now(), sweeps).await?;
         }
@@ -194,12 +225,13 @@ impl ReplicaLease {
     fn may_declare_dead(&self) -> Option<bool> {
         let now = Instant::now();
         let mut renewals = self.0.renewals.lock().unwrap_or_else(PoisonError::into_inner);
-        if renewals.last.is_some_and(|last| now > last + RENEW + LATE) {
+        if renewals.last.is_some_and(|last| now > last + RENEW_ALONE + LATE) {
             renewals.wait_until = Some(now + LEASE);
         }
         renewals.last = Some(now);
         renewals.count += 1;
-        let sweeps = renewals.count % SWEEP_EVERY == 1;
+        let every = if self.0.store.is_only_replica() { SWEEP_EVERY_ALONE } else { SWEEP_EVERY };
+        let sweeps = renewals.count % every == 1;
         renewals.wait_until.is_none_or(|until| now >= until).then_some(sweeps)
     }
 

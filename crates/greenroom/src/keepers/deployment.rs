@@ -23,7 +23,7 @@ use domain::slot::AGENT_LEFT;
 use jiff::Timestamp;
 
 use super::listening::ListeningWindow;
-use super::{Keeper, KeeperError, RunReport, ago};
+use super::{Keeper, KeeperError, LastFullRun, RunReport, ago};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::deployment::Deployment;
@@ -53,6 +53,7 @@ pub struct DeploymentKeeper {
     deployment: Deployment,
     listening: ListeningWindow,
     every: Duration,
+    last_full_run: LastFullRun,
     /// When the slots with a bot were last checked.
     last_full_pass: Mutex<Option<Timestamp>>,
     /// Running tasks, by kind. A run does not wait for them: a provider may take long to stop or delete a slot.
@@ -113,7 +114,7 @@ impl DeploymentKeeper {
         every: Duration,
     ) -> Self {
         let (store, clock) = (context.store.clone(), context.clock.clone());
-        let (last_full_pass, clearing, removing, breaking, restarting) = Default::default();
+        let (last_full_run, last_full_pass, clearing, removing, breaking, restarting) = Default::default();
         Self {
             store,
             clock,
@@ -121,12 +122,23 @@ impl DeploymentKeeper {
             deployment,
             listening,
             every,
+            last_full_run,
             last_full_pass,
             clearing,
             removing,
             breaking,
             restarting,
         }
+    }
+
+    /// The results of tasks that have ended since the last run.
+    fn report_done(&self) -> RunReport {
+        RunReport::of([
+            ("cleared", self.clearing.take_done()),
+            ("started_again", self.restarting.take_done()),
+            ("broken", self.breaking.take_done()),
+            ("removed", self.removing.take_done()),
+        ])
     }
 
     fn last_full_pass(&self) -> MutexGuard<'_, Option<Timestamp>> {
@@ -171,9 +183,15 @@ impl Keeper for DeploymentKeeper {
         self.every
     }
 
+    async fn skipped_run(&self) -> Option<RunReport> {
+        let is_idle = !self.placement.workload()?.has_unfinished && self.last_full_run.is_recent();
+        is_idle.then(|| self.report_done())
+    }
+
     async fn run(&self) -> Result<RunReport, KeeperError> {
+        self.last_full_run.note();
         let now = self.clock.now();
-        let mut report = RunReport::of([("cleared", 0), ("started_again", 0), ("broken", 0), ("removed", 0)]);
+        let mut report = RunReport::default();
         self.clear(now).await?;
         self.remove(now).await?;
         // Silence does not count while the server could not receive calls.
@@ -219,10 +237,9 @@ impl Keeper for DeploymentKeeper {
             }
         }
         self.deployment.pass_gate().await;
-        report.add("broken", self.breaking.take_done());
-        report.add("started_again", self.restarting.take_done());
-        report.add("cleared", self.clearing.take_done());
-        report.add("removed", self.removing.take_done());
+        for (what, count) in self.report_done().counts {
+            report.add(what, count);
+        }
         Ok(report)
     }
 

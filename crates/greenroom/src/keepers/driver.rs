@@ -22,7 +22,7 @@ const REQUEST_POLL_INTERVAL: Duration = Duration::from_millis(300);
 /// The shortest pause between two runs of a keeper, however often it is woken.
 const REST: Duration = Duration::from_millis(100);
 /// A run that did nothing is stored at most this often.
-const WRITE_IDLE_RUNS: Duration = Duration::from_secs(10);
+const WRITE_IDLE_RUNS: Duration = Duration::from_secs(30);
 /// How long a caller waits for the run that it asked for. The run continues after that.
 const LONGEST_WAIT: Duration = Duration::from_secs(55);
 /// A process that begins to lead this soon after its start runs all keepers at once.
@@ -131,14 +131,17 @@ impl Keepers {
                 }
                 next = self.due(post).await;
             }
-            tokio::select! {
-                () = tokio::time::sleep_until(next) => {}
-                () = post.asked.notified() => post.keeper.request_full_run(),
-                () = async { tokio::time::sleep_until(rested).await; post.keeper.woken().await } => {}
+            let is_due = tokio::select! {
+                () = tokio::time::sleep_until(next) => true,
+                () = post.asked.notified() => {
+                    post.keeper.request_full_run();
+                    false
+                }
+                () = async { tokio::time::sleep_until(rested).await; post.keeper.woken().await } => false,
                 () = inner.leadership.lost() => continue,
-            }
+            };
             if inner.leadership.is_held() {
-                let _ = self.run_at(index).await;
+                let _ = self.run_at(index, is_due).await;
                 rested = Instant::now() + REST;
                 next = Instant::now() + post.keeper.every();
             } else {
@@ -162,8 +165,8 @@ impl Keepers {
         now + since.map_or(Duration::ZERO, |since| post.keeper.every().saturating_sub(since))
     }
 
-    /// Runs a keeper once and stores the result.
-    async fn run_at(&self, index: usize) -> Result<RunReport, KeeperError> {
+    /// Runs a keeper once and stores the result. A run that is only due by time is left out if there is nothing to do.
+    async fn run_at(&self, index: usize, is_due: bool) -> Result<RunReport, KeeperError> {
         let Self(inner) = self;
         let post = &inner.posts[index];
         let _turn = post.turn.lock().await;
@@ -171,7 +174,14 @@ impl Keepers {
         let (at, begun, keeper) = (inner.clock.now(), Instant::now(), post.keeper.clone());
         // A panic in a keeper counts as a failed run. If this replica loses the lead, it cancels the run, and the next
         // leader continues.
-        let run = AbortOnDropHandle::new(tokio::spawn(async move { keeper.run().await }));
+        let may_skip = is_due && asked <= post.last().row.answered;
+        let run = AbortOnDropHandle::new(tokio::spawn(async move {
+            let skipped = if may_skip { keeper.skipped_run().await } else { None };
+            match skipped {
+                Some(report) => Ok(report),
+                None => keeper.run().await,
+            }
+        }));
         let done = tokio::select! {
             done = run => done.unwrap_or_else(|error| Err(error.into())),
             () = inner.leadership.lost() => {
@@ -271,7 +281,7 @@ impl Keepers {
         let run = tokio::spawn(async move {
             if this.0.leadership.is_held() {
                 this.0.posts[index].keeper.request_full_run();
-                match this.run_at(index).await {
+                match this.run_at(index, false).await {
                     Ok(report) => {
                         return Ok(report.counts.into_iter().map(|(what, count)| (what.to_owned(), count)).collect());
                     }
@@ -311,7 +321,8 @@ impl Keepers {
         }
         loop {
             tokio::time::sleep(REQUEST_POLL_INTERVAL).await;
-            if !inner.leadership.is_held() {
+            // Without other replicas, nobody asks this one.
+            if !inner.leadership.is_held() || inner.store.is_only_replica() {
                 continue;
             }
             // If the database is unavailable, no replica can have asked.

@@ -12,9 +12,11 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::listening::ListeningWindow;
-use crate::store::{Holder, Lease, LeaseClaim, Store, StoreError};
+use crate::store::{Holder, Lease, LeaseClaim, Renewed, Store, StoreError};
 
 const RENEW: Duration = Duration::from_secs(1);
+/// If no renewal comes in this time, the database or this process is slow.
+const LATE: Duration = Duration::from_millis(2_500);
 
 #[derive(Clone, Debug)]
 pub struct Leadership {
@@ -63,7 +65,15 @@ impl Leadership {
 
     /// Tries to lead until `ending`, and then gives up the lease. While the database does not answer, the server cannot
     /// receive callbacks, so the listening window is reset.
-    pub async fn keep_leading(self, listening: ListeningWindow, ending: CancellationToken) {
+    ///
+    /// While this replica leads, the renewals of its replica lease also renew this one (`renewals`). Only if none comes,
+    /// or if one says that this replica does not lead, it asks by itself.
+    pub async fn keep_leading(
+        self,
+        mut renewals: watch::Receiver<Option<Renewed>>,
+        listening: ListeningWindow,
+        ending: CancellationToken,
+    ) {
         if !self.store.is_shared() {
             metrics::gauge!("greenroom_leader").set(1.0);
             return ending.cancelled().await;
@@ -71,29 +81,50 @@ impl Leadership {
         let claim = LeaseClaim::new(Lease::Keepers, &self.replica);
         loop {
             let begun = Instant::now();
-            let taken = tokio::select! {
-                taken = tokio::time::timeout(claim.time, self.store.take_lease(&claim)) => taken,
+            let renewed = async {
+                // The sender lives as long as the server.
+                let _ = renewals.changed().await;
+                *renewals.borrow_and_update()
+            };
+            let renewed = tokio::select! {
+                renewed = tokio::time::timeout(LATE, renewed), if self.is_held() => renewed.ok().flatten(),
+                () = std::future::ready(()), if !self.is_held() => None,
                 () = ending.cancelled() => break,
             };
+            let taken = match renewed.filter(|renewed| renewed.leads) {
+                Some(renewed) => Ok(Ok(Some(renewed.sent))),
+                None => {
+                    let sent = Instant::now();
+                    tokio::select! {
+                        taken = tokio::time::timeout(claim.time, self.store.take_lease(&claim)) => {
+                            taken.map(|taken| taken.map(|taken| taken.then_some(sent)))
+                        }
+                        () = ending.cancelled() => break,
+                    }
+                }
+            };
             // If the database took this long, it did not answer bots either.
-            if begun.elapsed() > RENEW * 2 {
+            if begun.elapsed() > LATE {
                 listening.reset();
             }
-            match taken {
-                Ok(Ok(true)) => {
-                    *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(begun + claim.time);
-                    self.show(true);
+            let leads = match taken {
+                Ok(Ok(Some(sent))) => {
+                    *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Some(sent + claim.time);
+                    true
                 }
-                Ok(Ok(false)) => self.show(false),
+                Ok(Ok(None)) => false,
                 // The database is unavailable: the lease holds until its end.
                 Ok(Err(_)) | Err(_) => {
                     listening.reset();
-                    self.show(self.is_held());
+                    self.is_held()
                 }
-            }
-            tokio::select! {
-                () = tokio::time::sleep(RENEW) => {}
-                () = ending.cancelled() => break,
+            };
+            self.show(leads);
+            if renewed.is_none_or(|renewed| !renewed.leads) {
+                tokio::select! {
+                    () = tokio::time::sleep(RENEW) => {}
+                    () = ending.cancelled() => break,
+                }
             }
         }
         if *self.leads.borrow() {

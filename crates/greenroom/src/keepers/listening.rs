@@ -15,7 +15,7 @@ use crate::clock::Clock;
 use crate::readiness::Readiness;
 use crate::store::{ListeningSpan, Store, StoreError};
 
-const INTERVAL: Duration = Duration::from_secs(2);
+const INTERVAL: Duration = Duration::from_secs(3);
 /// On a busy machine, a tick may be this late.
 const STOOD_STILL: Duration = Duration::from_secs(5);
 /// If the database takes longer to answer, it does not answer bots either.
@@ -46,8 +46,10 @@ struct State {
 
 #[derive(Debug)]
 struct Recorded {
-    /// The spans of all processes, latest first, after this process's own.
+    /// This process's own span, and then those of all processes.
     spans: Vec<ListeningSpan>,
+    /// Whether no other process could change its span since they were read.
+    is_only_replica: bool,
     /// How far the database's clock is ahead of this process's clock.
     ahead: SignedDuration,
 }
@@ -76,7 +78,7 @@ impl ListeningWindow {
     /// then has been silent for that long. `None` when the total is too short.
     pub fn heard_since(&self, needed: Duration) -> Option<Timestamp> {
         let (state, now) = (self.state(), self.clock.now());
-        let Some(Recorded { spans, ahead }) = &state.recorded else {
+        let Some(Recorded { spans, ahead, .. }) = &state.recorded else {
             return (elapsed(state.unbroken_since, now) >= needed).then(|| ago(now, needed));
         };
         let database_now = now.saturating_add(*ahead).unwrap_or(now);
@@ -112,7 +114,11 @@ impl ListeningWindow {
     /// the same way as heartbeats do. If those have to wait, this waits too, and the time does not count.
     pub async fn record(&self, store: &Store) -> Result<(), StoreError> {
         self.tick();
-        let mut spans = store.listening_spans().await?;
+        let is_only_replica = store.is_only_replica();
+        let mut spans = match self.unchanged_spans().filter(|_| is_only_replica) {
+            Some(spans) => spans,
+            None => store.listening_spans().await?,
+        };
         let mut span = self.state().span;
         let extended = match store.extend_listening(span, INTERVAL + STOOD_STILL).await? {
             Some(extended) => extended,
@@ -128,11 +134,18 @@ impl ListeningWindow {
         let mut state = self.state();
         // A reset in the meantime stays in force.
         state.is_recorded = state.span == span;
-        state.recorded = Some(Recorded { spans, ahead });
+        state.recorded = Some(Recorded { spans, is_only_replica, ahead });
         Ok(())
     }
 
-    /// Records every two seconds until the server is `stopping` and takes no more connections. It reports each result
+    /// The spans that were read before, without this process's own, if none of them can have changed since.
+    fn unchanged_spans(&self) -> Option<Vec<ListeningSpan>> {
+        let state = self.state();
+        let recorded = state.recorded.as_ref().filter(|recorded| state.is_recorded && recorded.is_only_replica)?;
+        Some(recorded.spans.get(1..)?.to_vec())
+    }
+
+    /// Records every three seconds until the server is `stopping` and takes no more connections. It reports each result
     /// to `readiness`, because this write shows whether the store takes writes. Returns when everything is `ending`.
     pub async fn keep_listening(
         self,
@@ -235,7 +248,8 @@ mod tests {
         for (own, since) in [(125, -60), (-125, -185)] {
             let window = ListeningWindow::new(Clock::manual(at(own)));
             let spans = vec![ListeningSpan { started_at: at(-100), heard_until: at(0) }];
-            window.state().recorded = Some(Recorded { spans, ahead: SignedDuration::from_secs(-own) });
+            window.state().recorded =
+                Some(Recorded { spans, is_only_replica: true, ahead: SignedDuration::from_secs(-own) });
             assert_eq!(window.heard_since(Duration::from_secs(60)), Some(at(since)));
             assert_eq!(window.heard_since(Duration::from_secs(101)), None);
             assert_eq!(window.now(), at(own.min(0)));

@@ -37,8 +37,8 @@ pub mod sync;
 pub mod warm_buffer;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use domain::Deadlines;
@@ -127,6 +127,12 @@ pub trait Keeper: Send + Sync + std::fmt::Debug {
     /// Runs the keeper once: it reads the state and acts on what it finds.
     async fn run(&self) -> Result<RunReport, KeeperError>;
 
+    /// The report of a run that would find nothing to do, as far as is known without a call to the database. Then a run
+    /// that is only due by time is left out.
+    async fn skipped_run(&self) -> Option<RunReport> {
+        None
+    }
+
     /// Whether nearly every run does something, so that a log line for each would say nothing.
     fn is_routine(&self) -> bool {
         false
@@ -165,7 +171,7 @@ pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
     let Parts { context, signals, lifecycle, placement, deployment, deadlines, listening, .. } = parts;
     let (runners, stats_kept, retention) = (parts.runners, parts.stats_kept, parts.retention);
     let poll = deadlines.queue_poll;
-    let expiry = QueueExpiry::new(&context, signals.clone(), deployment.clone(), poll);
+    let expiry = QueueExpiry::new(&context, signals.clone(), placement.clone(), deployment.clone(), poll);
     let left = DeploymentKeeper::new(&context, placement.clone(), deployment.clone(), listening.clone(), poll);
     let warm = WarmBuffer::new(signals, placement.clone(), poll);
     let sweeper = Sweeper::new(&context, lifecycle, deadlines.clone(), listening);
@@ -191,6 +197,23 @@ pub fn build_keepers(parts: Parts<'_>) -> (KeeperList, QueueExpiry, CopyCheck) {
         keepers.push(Arc::new(RunnersKeeper::new(runners)));
     }
     (keepers, expiry, copy_check)
+}
+
+/// How often a keeper that looks for forgotten work looks although none is known. The copy in memory could be wrong.
+const FULL_RUN_EVERY: Duration = Duration::from_mins(1);
+
+/// When a keeper last looked for forgotten work.
+#[derive(Clone, Debug, Default)]
+struct LastFullRun(Arc<Mutex<Option<Instant>>>);
+
+impl LastFullRun {
+    fn note(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn is_recent(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|at| at.elapsed() < FULL_RUN_EVERY)
+    }
 }
 
 /// The time this long before `now`.

@@ -18,10 +18,11 @@ use jiff::Timestamp;
 use tokio_util::sync::CancellationToken;
 
 use super::leader::Leadership;
-use super::{Keeper, KeeperError, RunReport};
+use super::{Keeper, KeeperError, LastFullRun, RunReport};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::deployment::Deployment;
+use crate::placement::Placement;
 use crate::signals::Signals;
 use crate::store::{Store, StoreError};
 
@@ -33,23 +34,44 @@ pub struct QueueExpiry {
     store: Store,
     clock: Clock,
     signals: Signals,
+    placement: Placement,
     deployment: Deployment,
     every: Duration,
+    last_full_run: LastFullRun,
     /// How many waits the timer of this replica has ended since the last run.
     in_time: Arc<AtomicU64>,
 }
 
 impl QueueExpiry {
-    pub fn new(context: &Context, signals: Signals, deployment: Deployment, every: Duration) -> Self {
+    pub fn new(
+        context: &Context,
+        signals: Signals,
+        placement: Placement,
+        deployment: Deployment,
+        every: Duration,
+    ) -> Self {
         let (store, clock) = (context.store.clone(), context.clock.clone());
-        Self { store, clock, signals, deployment, every, in_time: Arc::default() }
+        let (last_full_run, in_time) = Default::default();
+        Self { store, clock, signals, placement, deployment, every, last_full_run, in_time }
+    }
+
+    /// Whether no bot waits in the queue. Only a replica without others can know this by itself.
+    fn is_queue_empty(&self) -> bool {
+        self.store.is_only_replica() && self.placement.workload().is_some_and(|workload| !workload.has_queue)
     }
 
     /// Ends each wait at the moment of its timeout, until `ending`.
     pub async fn keep_time(self, leadership: Leadership, ending: CancellationToken) {
         let mut pause = Duration::ZERO;
+        let mut read = LastFullRun::default();
         loop {
-            let next = self.store.next_timeout().await.ok().flatten();
+            let next = match self.is_queue_empty() && read.is_recent() {
+                true => None,
+                false => {
+                    read.note();
+                    self.store.next_timeout().await.ok().flatten()
+                }
+            };
             let now = self.clock.now();
             let wait = next.map_or(LONGEST_SLEEP, |at| {
                 Duration::try_from(at.duration_since(now)).unwrap_or_default().min(LONGEST_SLEEP)
@@ -57,7 +79,10 @@ impl QueueExpiry {
             tokio::select! {
                 () = ending.cancelled() => return,
                 // A bot with an earlier timeout may have joined the queue.
-                () = self.signals.queue_joined(), if pause.is_zero() => continue,
+                () = self.signals.queue_joined(), if pause.is_zero() => {
+                    read = LastFullRun::default();
+                    continue;
+                }
                 () = tokio::time::sleep(wait.max(pause).max(Duration::from_millis(1))) => {}
             }
             let now = self.clock.now();
@@ -96,7 +121,15 @@ impl Keeper for QueueExpiry {
         self.every
     }
 
+    async fn skipped_run(&self) -> Option<RunReport> {
+        let workload = self.placement.workload()?;
+        let is_idle = !workload.has_queue && !workload.has_unfinished && self.last_full_run.is_recent();
+        let ended = is_idle.then(|| self.in_time.swap(0, Ordering::Relaxed))?;
+        Some(RunReport::of([("failed", ended)]))
+    }
+
     async fn run(&self) -> Result<RunReport, KeeperError> {
+        self.last_full_run.note();
         let now = self.clock.now();
         let mut ended = self.expire(now).await?;
         for deployment in self.store.overdue_deployments(now).await? {

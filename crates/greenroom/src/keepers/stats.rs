@@ -61,6 +61,10 @@ pub struct StatsKeeper {
     hours_kept: Option<Duration>,
     /// The horizon that the last run could not reach.
     horizon: Mutex<Option<Horizon>>,
+    /// The minute in which the slots were last counted.
+    sampled: Mutex<Option<Timestamp>>,
+    /// The last event that is in the figures, if it was the last one of all.
+    counted_up_to: Mutex<Option<EventId>>,
     /// The metrics of bots, which are made from the same events.
     bot_times: AsyncMutex<BotTimes>,
     /// Events are left for another run.
@@ -70,14 +74,15 @@ pub struct StatsKeeper {
 impl StatsKeeper {
     pub fn new(context: &Context, hours_kept: Option<Duration>) -> Self {
         let (store, clock) = (context.store.clone(), context.clock.clone());
-        let (horizon, bot_times) = Default::default();
-        Self { store, clock, hours_kept, horizon, bot_times, unfinished: Notify::new() }
+        let (horizon, sampled, counted_up_to, bot_times) = Default::default();
+        Self { store, clock, hours_kept, horizon, sampled, counted_up_to, bot_times, unfinished: Notify::new() }
     }
 
     /// Counts the slots, if that was not done in this minute.
     async fn sample_slots(&self) -> Result<bool, StoreError> {
         let minute = Resolution::Minute.begin(self.clock.now());
-        if self.store.last_slot_sample().await? == Some(minute) {
+        if *self.sampled() == Some(minute) || self.store.last_slot_sample().await? == Some(minute) {
+            *self.sampled() = Some(minute);
             return Ok(false);
         }
         let mut figures = NewFigures::new();
@@ -98,7 +103,12 @@ impl StatsKeeper {
     /// Adds the events that are complete. Returns how many there were.
     pub(super) async fn count_events(&self) -> Result<u64, StoreError> {
         let begun = Instant::now();
-        let Some(up_to) = self.complete_up_to().await? else { return Ok(0) };
+        let last = self.store.last_event().await?;
+        // Earlier events were visible when the last one was counted.
+        if *self.counted_up_to() == Some(last) {
+            return Ok(0);
+        }
+        let Some(up_to) = self.complete_up_to(last).await? else { return Ok(0) };
         let (mut position, mut counted) = (self.store.stats_position().await?, 0);
         while position < up_to {
             if begun.elapsed() > LONGEST_RUN {
@@ -119,22 +129,20 @@ impl StatsKeeper {
                 tokio::time::sleep((read.elapsed() * REST_FACTOR).min(LONGEST_RUN / 4)).await;
             }
         }
+        *self.counted_up_to() = (position >= up_to).then_some(up_to);
         Ok(counted)
     }
 
     /// The last event up to which all events are visible. `None` if that is not known yet.
-    async fn complete_up_to(&self) -> Result<Option<EventId>, StoreError> {
+    async fn complete_up_to(&self, last: EventId) -> Result<Option<EventId>, StoreError> {
         if !self.store.is_shared() {
-            return self.store.last_event().await.map(Some);
+            return Ok(Some(last));
         }
         let kept = self.horizon().take();
         let horizon = match kept {
             Some(horizon) => horizon,
             // The order matters: a transaction with an earlier id began before the last event was visible.
-            None => {
-                let last = self.store.last_event().await?;
-                Horizon { last, awaited: self.store.event_writers().await? }
-            }
+            None => Horizon { last, awaited: self.store.event_writers().await? },
         };
         let begun = Instant::now();
         while !horizon.awaited.is_empty() && !self.store.event_writers().await?.is_disjoint(&horizon.awaited) {
@@ -145,6 +153,14 @@ impl StatsKeeper {
             tokio::time::sleep(AWAIT_PAUSE).await;
         }
         Ok(Some(horizon.last))
+    }
+
+    fn sampled(&self) -> std::sync::MutexGuard<'_, Option<Timestamp>> {
+        self.sampled.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn counted_up_to(&self) -> std::sync::MutexGuard<'_, Option<EventId>> {
+        self.counted_up_to.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn horizon(&self) -> std::sync::MutexGuard<'_, Option<Horizon>> {

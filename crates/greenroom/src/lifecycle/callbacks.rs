@@ -2,14 +2,21 @@
 //! connection: a call under an older connection is refused. A repeated callback changes nothing and gets the same
 //! answer as the first one.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use domain::lifecycle::{Trigger, Verdict, decide};
 use domain::{CommandId, ConnectionId, SlotClaim, Status, hex};
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
+use super::running_bots::RunningBot;
 use super::tokens::Claim;
 use super::{Lifecycle, LifecycleError, refuse_ended};
 use crate::store::{Actor, Beat, BotRow, Change, Changed, CommandRow, Kind, NewEvent, SegmentRow, Tx};
+
+/// A heartbeat reads its own bot if the events are not read within this time.
+const EVENTS_READ_WITHIN: Duration = Duration::from_millis(500);
 
 /// The bot that calls, and the connection that the call names.
 #[derive(Clone, Copy, Debug)]
@@ -89,12 +96,30 @@ impl Lifecycle {
     }
 
     /// The bot is alive and has acknowledged some commands. Returns its status and all commands that it has not
-    /// acknowledged yet.
+    /// acknowledged yet. Reads the database only if the bot has no copy in memory, or if the caller is not the one in
+    /// the copy.
     pub async fn heartbeat(
         &self,
         caller: Caller,
         acked: &[CommandId],
     ) -> Result<(Status, Vec<CommandRow>), LifecycleError> {
+        // A command may be acknowledged before this replica knows of it.
+        if acked.is_empty()
+            && let Some(bot) = self.running_bot(caller).await
+        {
+            self.heartbeats.note(Beat { connection_id: caller.connection_id, at: self.clock.now() });
+            return Ok((bot.status, bot.commands.clone()));
+        }
+        // Boxed, so that most heartbeats do not pay for its large state.
+        Box::pin(self.heartbeat_from_database(caller, acked)).await
+    }
+
+    async fn heartbeat_from_database(
+        &self,
+        caller: Caller,
+        acked: &[CommandId],
+    ) -> Result<(Status, Vec<CommandRow>), LifecycleError> {
+        let read = self.feed.running_bots().begin_read(caller.claim.bot);
         let bot = self.store.bot(caller.claim.bot).await?.ok_or(LifecycleError::Unauthorized)?;
         check_caller(&bot, caller)?;
         has_started(&bot)?;
@@ -104,7 +129,25 @@ impl Lifecycle {
             self.acknowledge(caller, acked).await?;
             open = self.store.open_commands(bot.id).await?;
         }
+        read.keep(RunningBot { connection_id: caller.connection_id, status: bot.status, commands: open.clone() });
         Ok((bot.status, open))
+    }
+
+    /// The copy of the bot that calls, if the call is made under its current connection. If another replica may have
+    /// changed the bot more than a second ago, the events are read first: once, for all callers together.
+    async fn running_bot(&self, caller: Caller) -> Option<Arc<RunningBot>> {
+        let bots = self.feed.running_bots();
+        let is_callers = |bot: &Arc<RunningBot>| fence(Some(bot.connection_id), caller).is_ok();
+        let bot = bots.get(caller.claim.bot).filter(is_callers)?;
+        if bots.are_fresh(&self.store) {
+            return Some(bot);
+        }
+        if !bots.follow_events() {
+            return None;
+        }
+        self.feed.read_now();
+        tokio::time::timeout(EVENTS_READ_WITHIN, bots.until_read()).await.ok()?;
+        bots.get(caller.claim.bot).filter(is_callers)
     }
 
     /// Stores segments of a transcript, and returns how many of them were new.
@@ -145,7 +188,9 @@ impl Lifecycle {
             };
             tx.record(&event, now).await?;
         }
-        Ok(tx.commit().await?)
+        tx.commit().await?;
+        self.feed.running_bots().forget(bot.id);
+        Ok(())
     }
 
     /// Returns the bot that calls, locked, after checking that it calls under its current connection.

@@ -14,12 +14,15 @@ use domain::{BotId, EventId, UserId};
 use tokio::sync::{Notify, broadcast, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::running_bots::RunningBots;
 use crate::bus::Bus;
 use crate::signals::channels::Channels;
 use crate::store::{EventRow, Store, StoreError};
 
 /// How late the feed may see another replica's event when neither the bus nor placement's journal announces it.
 const POLL: Duration = Duration::from_millis(500);
+/// The same while there is no other replica. The events of this process are announced.
+const POLL_ALONE: Duration = Duration::from_secs(30);
 /// The shortest pause between two reads of events.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(3);
 /// The same, while no listener follows a user or a bot.
@@ -39,6 +42,8 @@ pub struct Feed {
     /// Another replica is known to have written events.
     woken: Arc<Notify>,
     poll: Duration,
+    /// Every event drops the copy of its bot.
+    running_bots: RunningBots,
 }
 
 /// The listeners by user and by bot, so that an event costs only those that it concerns.
@@ -65,7 +70,8 @@ impl Listener {
 
 impl Default for Feed {
     fn default() -> Self {
-        Self { listeners: Arc::default(), position: watch::Sender::new(None), woken: Arc::default(), poll: POLL }
+        let (listeners, woken, running_bots) = Default::default();
+        Self { listeners, position: watch::Sender::new(None), woken, poll: POLL, running_bots }
     }
 }
 
@@ -75,9 +81,14 @@ impl Feed {
         Self { poll, ..self }
     }
 
-    /// Makes the feed read events now, because placement's journal shows that another replica has written some.
+    /// Makes the feed read events now, for example because placement's journal shows that another replica has written
+    /// some.
     pub fn read_now(&self) {
         self.woken.notify_one();
+    }
+
+    pub fn running_bots(&self) -> &RunningBots {
+        &self.running_bots
     }
 
     /// Listens to all events of a user's bots.
@@ -101,6 +112,7 @@ impl Feed {
     /// Follows the events until `stopping`.
     pub async fn follow(self, store: Store, bus: Bus, stopping: CancellationToken) {
         let (mut follower, mut others) = (Follower::default(), bus.listen());
+        let mut other_replicas = store.watch_other_replicas();
         let mut failing = false;
         loop {
             let begun = Instant::now();
@@ -111,11 +123,21 @@ impl Feed {
             let wait = match step {
                 Ok(step) => {
                     failing = false;
+                    for bot in &step.changed {
+                        self.running_bots.forget(*bot);
+                    }
                     self.publish(step.events, step.position);
+                    if step.is_complete {
+                        self.running_bots.note_read(begun);
+                    }
                     if step.more {
                         continue;
                     }
-                    if step.missing { POLL_MISSING } else { self.poll }
+                    match step.missing {
+                        true => POLL_MISSING,
+                        false if store.is_only_replica() => POLL_ALONE,
+                        false => self.poll,
+                    }
                 }
                 Err(error) => {
                     // This logs the first failure only, and not each retry while the database is unavailable.
@@ -129,6 +151,7 @@ impl Feed {
                 () = store.events_written() => bus.announce_events(),
                 () = others.events_written() => {}
                 () = self.woken.notified() => {}
+                Ok(()) = other_replicas.changed() => {}
                 () = tokio::time::sleep(wait) => {}
                 () = stopping.cancelled() => return,
             }
@@ -191,6 +214,10 @@ pub struct Step {
     pub position: Option<EventId>,
     pub more: bool,
     pub missing: bool,
+    /// The bots of all events that were read, also of those whose order is not final.
+    pub changed: HashSet<BotId>,
+    /// Whether all events were read that were committed before this read.
+    pub is_complete: bool,
 }
 
 impl Follower {
@@ -223,7 +250,8 @@ impl Follower {
         };
         let read = store.events_after(last, BATCH).await?;
         let batch_is_full = i64::try_from(read.len()).is_ok_and(|n| n == BATCH);
-        let mut step = Step::default();
+        let changed = read.iter().map(|event| event.bot_id).collect();
+        let mut step = Step { changed, is_complete: !batch_is_full, ..Step::default() };
         let (mut at, mut settled) = (last, settled);
         for event in read {
             if store.is_shared() && event.id.0 != at.0 + 1 {

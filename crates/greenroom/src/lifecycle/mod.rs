@@ -12,6 +12,7 @@
 //! - [`commands`]: commands that a bot has not acknowledged
 //! - [`tokens`]: tokens of bots, slots and runners
 //! - [`heartbeats`]: heartbeats, collected and written together
+//! - [`running_bots`]: the status and commands of running bots, in memory
 //! - [`wait_for_status`]: waiting until a bot has a status
 //! - [`feed`]: all events, sent to the listeners
 
@@ -23,6 +24,7 @@ pub mod feed;
 pub mod heartbeats;
 pub mod logs;
 mod requester;
+pub mod running_bots;
 pub mod screenshots;
 pub mod tokens;
 pub mod wait_for_status;
@@ -247,6 +249,7 @@ impl Lifecycle {
         if bot.slot.take().is_some() {
             self.signals.clear(id);
         }
+        self.feed.running_bots().forget(id);
         bot.connection_id = Some(connection_id);
         bot.has_session = false;
         bot.updated_at = now;
@@ -289,6 +292,7 @@ impl Lifecycle {
 
     /// Logs a committed event, and asks to clear the slot of a bot that has ended.
     fn report_committed(&self, committed: CommittedEvent) {
+        self.feed.running_bots().forget(committed.0.bot_id);
         match committed.0.to {
             Some(status) if status.is_ended() => self.signals.clear(committed.0.bot_id),
             Some(_) => self.signals.note_reported(committed.0.bot_id, committed.1),
@@ -324,6 +328,7 @@ impl Lifecycle {
 
     /// Publishes a committed command on the bus, for a bot that listens there.
     fn publish(&self, bot: &BotRow, command: Option<CommandRow>) {
+        self.feed.running_bots().forget(bot.id);
         if let (Some(connection), Some(command)) = (bot.connection_id, command) {
             self.bus.publish(connection, &command);
         }

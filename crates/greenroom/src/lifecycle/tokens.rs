@@ -37,7 +37,8 @@ pub struct RunnerClaim {
 /// Makes and checks tokens.
 #[derive(Clone)]
 pub struct Tokens {
-    secret: Vec<u8>,
+    /// The state with the secret and nothing else: to begin with it costs half as much as to begin with the secret.
+    mac: Option<Hmac<Sha256>>,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -48,7 +49,7 @@ impl std::fmt::Debug for Tokens {
 
 impl Tokens {
     pub fn new(secret: &str) -> Self {
-        Self { secret: secret.as_bytes().to_vec() }
+        Self { mac: Hmac::new_from_slice(secret.as_bytes()).ok() }
     }
 
     pub fn make(&self, claim: Claim) -> String {
@@ -136,7 +137,7 @@ impl Tokens {
     }
 
     fn keyed(&self, purpose: &[u8], text: &[u8]) -> Option<Hmac<Sha256>> {
-        let mut mac = Hmac::<Sha256>::new_from_slice(&self.secret).ok()?;
+        let mut mac = self.mac.clone()?;
         mac.update(purpose);
         mac.update(text);
         Some(mac)

@@ -10,6 +10,7 @@
 //! - [`answer`]: answers to the callers
 //! - [`pool_size`]: changes of a pool's size by an operator
 //! - [`probe`]: bots that prove that a pool works
+//! - [`workload`]: whether work is under way, for keepers
 //! - [`copy_check`]: comparison of the copy with the tables
 
 mod answer;
@@ -20,6 +21,7 @@ mod placer;
 pub mod pool_size;
 pub mod probe;
 mod snapshot_cache;
+mod workload;
 
 use std::sync::Arc;
 
@@ -43,6 +45,8 @@ use copy_check::CopyDifference;
 pub use domain::planner::job::SlotEvent;
 use message::{Message, Reply, Submitted};
 use placer::Placer;
+use workload::KnownWorkload;
+pub use workload::Workload;
 
 /// How many requests may wait for placement, unless the configuration sets another limit.
 const WAITING_REQUESTS: usize = 10_000;
@@ -54,6 +58,7 @@ pub struct Placement {
     waiting: Arc<Semaphore>,
     context: Context,
     admission: Admission,
+    workload: KnownWorkload,
 }
 
 /// A bot that is reserved, by this request or by an earlier one with the same idempotency key.
@@ -123,8 +128,9 @@ impl Placement {
         let (inbox, messages) = mpsc::unbounded_channel();
         let waiting = Arc::new(Semaphore::new(WAITING_REQUESTS));
         let settings = Settings { queue_order, deploy_timeout: deadlines.deploy };
-        let placer = Placer::new(context.clone(), signals, lifecycle, settings);
-        (Self { inbox, waiting, context, admission }, placer.run(messages, ending))
+        let workload = KnownWorkload::default();
+        let placer = Placer::new(context.clone(), signals, lifecycle, settings, workload.clone());
+        (Self { inbox, waiting, context, admission, workload }, placer.run(messages, ending))
     }
 
     /// Sets another limit for waiting requests.
@@ -238,6 +244,11 @@ impl Placement {
     /// fits is tried again.
     pub fn retry_waiting(&self, attributes: Attributes) {
         let _ = self.submit(Job::RetryWaiting(attributes), Reply::None);
+    }
+
+    /// Whether work is under way. `None` if this is not known, as on a replica that does not run the keepers.
+    pub fn workload(&self) -> Option<Workload> {
+        self.workload.get()
     }
 
     /// Reads placement's copy in memory, after it was brought up to date, and its token.

@@ -18,6 +18,7 @@ use super::batch::{Batch, Written};
 use super::copy_check::CopyDifference;
 use super::message::{Message, Reply, SnapshotReader, Submitted};
 use super::snapshot_cache::SnapshotCache;
+use super::workload::{KnownWorkload, Workload};
 use crate::clock::Clock;
 use crate::context::Context;
 use crate::lifecycle::Lifecycle;
@@ -40,6 +41,8 @@ const CONTENDED: Duration = Duration::from_millis(50);
 const WITHOUT_TURNS: Duration = Duration::from_secs(10);
 /// How often a replica that has nothing to place reads the changes of others, if the bus does not announce them.
 const FOLLOW_EVERY: Duration = Duration::from_millis(100);
+/// How often upkeep that finds nothing to do checks that the copy is current.
+const PROVE_UPKEEP: Duration = Duration::from_secs(30);
 const PRUNE_EVERY: Duration = Duration::from_secs(10);
 
 pub struct Placer {
@@ -58,11 +61,21 @@ pub struct Placer {
     contended: Option<Instant>,
     /// Until then, this replica does not wait for turns.
     without_turns: Option<Instant>,
-    pruned: Instant,
+    /// When the journal was last pruned, and how far it was read then.
+    pruned: (Instant, Option<i64>),
+    workload: KnownWorkload,
+    /// When it was last checked for a plan without changes that the copy was current.
+    proved: Instant,
 }
 
 impl Placer {
-    pub fn new(context: Context, signals: Signals, lifecycle: Lifecycle, settings: Settings) -> Self {
+    pub fn new(
+        context: Context,
+        signals: Signals,
+        lifecycle: Lifecycle,
+        settings: Settings,
+        workload: KnownWorkload,
+    ) -> Self {
         let Context { store, clock, random } = context;
         let cache = SnapshotCache::new(store.clone(), signals.clone(), lifecycle.feed.clone());
         Self {
@@ -77,13 +90,15 @@ impl Placer {
             turn: None,
             contended: None,
             without_turns: None,
-            pruned: Instant::now(),
+            pruned: (Instant::now(), None),
+            workload,
+            proved: Instant::now(),
         }
     }
 
     pub async fn run(mut self, mut messages: mpsc::UnboundedReceiver<Message>, ending: CancellationToken) {
         let mut inbox = Vec::with_capacity(LARGEST_BATCH);
-        let mut others = self.lifecycle.bus.listen();
+        let (mut others, mut other_replicas) = (self.lifecycle.bus.listen(), self.store.watch_other_replicas());
         loop {
             let is_only = self.store.is_only_replica();
             tokio::select! {
@@ -98,6 +113,7 @@ impl Placer {
                 }
                 () = others.events_written(), if !is_only => self.follow_others().await,
                 () = tokio::time::sleep(FOLLOW_EVERY), if !is_only => self.follow_others().await,
+                Ok(()) = other_replicas.changed() => self.follow_others().await,
             }
             let mut submitted = Vec::with_capacity(inbox.len());
             for message in inbox.drain(..) {
@@ -109,8 +125,13 @@ impl Placer {
             }
             if !submitted.is_empty() {
                 metrics::histogram!("greenroom_placement_batch_jobs").record(submitted.len() as f64);
+                let is_upkeep = submitted.iter().any(|submitted| matches!(submitted.job, Job::KeepWarm));
                 self.take_turn().await;
                 self.place(Batch::new(submitted)).await;
+                if is_upkeep {
+                    let workload = self.cache.get().map(|(snapshot, position)| Workload::of(snapshot, position.token));
+                    self.workload.set(workload);
+                }
             }
             self.end_turn(messages.is_empty()).await;
             self.prune().await;
@@ -238,7 +259,13 @@ impl Placer {
         }
         if changes.is_empty() {
             // No write checks here that the copy is current. The held token guarantees it, or the journal shows it.
-            let is_stale = held.is_none() && self.cache.follow().await?;
+            // Upkeep that found nothing to do runs again in a second, so it rarely needs a proof.
+            let is_upkeep = batch.jobs.iter().all(|job| matches!(job, Job::KeepWarm));
+            let needs_proof = held.is_none() && (!is_upkeep || self.proved.elapsed() > PROVE_UPKEEP);
+            if needs_proof {
+                self.proved = Instant::now();
+            }
+            let is_stale = needs_proof && self.cache.follow().await?;
             let applied = if is_stale { Applied::Stale } else { Applied::Committed };
             return Ok((applied, Written { changes, new: HashMap::new(), now }));
         }
@@ -324,10 +351,11 @@ impl Placer {
     }
 
     async fn prune(&mut self) {
-        if self.pruned.elapsed() < PRUNE_EVERY {
+        let position = self.cache.get().map(|(_, position)| position.journal);
+        if self.pruned.0.elapsed() < PRUNE_EVERY || self.pruned.1 == position {
             return;
         }
-        self.pruned = Instant::now();
+        self.pruned = (Instant::now(), position);
         if let Err(error) = self.store.prune_placement_journal().await {
             tracing::warn!(%error, "placement journal not pruned");
         }

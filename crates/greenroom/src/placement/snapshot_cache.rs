@@ -75,7 +75,6 @@ impl SnapshotCache {
         self.feed.read_now();
         let Some(changed) = since.changed else {
             self.read_all().await?;
-            self.signals.wake_all_agents();
             return Ok(true);
         };
         if let Err(error) = self.store.refresh_snapshot(snapshot, &changed).await {
@@ -86,9 +85,13 @@ impl SnapshotCache {
         self.store.note_journal_position(*position);
         metrics::counter!("greenroom_placement_reads_total", "what" => "journal").increment(1);
         for name in changed.slots.into_iter().map(SlotName::stored) {
+            self.signals.slot_changed(&name);
             if snapshot.slot(&name).is_some_and(|slot| slot.bot_id.is_some()) {
                 self.signals.wake_agent(&name);
             }
+        }
+        for bot in changed.bots {
+            self.feed.running_bots().forget(bot);
         }
         Ok(true)
     }
@@ -97,8 +100,9 @@ impl SnapshotCache {
         self.held = None;
         let position = self.store.placement_position().await?;
         let snapshot = self.store.load_snapshot().await?;
-        self.held = Some((snapshot, position));
         self.store.note_journal_position(position);
+        self.signals.slots_changed(|name| snapshot.slot(name));
+        self.held = Some((snapshot, position));
         self.feed.read_now();
         metrics::counter!("greenroom_placement_reads_total", "what" => "everything").increment(1);
         Ok(())
@@ -173,8 +177,14 @@ impl SnapshotCache {
     }
 
     /// Applies changes that were written under a new token: slots, bots, pools and keys move from the changes into the
-    /// copy.
+    /// copy. Other copies of these slots and bots are dropped.
     pub fn apply(&mut self, changes: &mut Changes, token: uuid::Uuid) {
+        for slot in changes.slots.keys() {
+            self.signals.slot_changed(slot);
+        }
+        for bot in changes.bots.keys() {
+            self.feed.running_bots().forget(*bot);
+        }
         if let Some((snapshot, position)) = &mut self.held {
             snapshot.apply(Changes {
                 slots: std::mem::take(&mut changes.slots),

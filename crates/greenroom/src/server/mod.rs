@@ -215,6 +215,7 @@ impl Server {
         });
         background.spawn("deployment", deployment.clone().work());
         background.spawn("slot memory", deployment.clone().keep_writing_memory());
+        background.spawn("waiting slots", deployment.clone().keep_comparing_waiting_slots());
         background.spawn("descriptions", deployment.clone().describe());
         let (listening, readiness) = (ListeningWindow::new(clock.clone()), Readiness::new());
         // This comes before the keepers' first run, which is at once: listening time before this start counts.
@@ -243,7 +244,7 @@ impl Server {
         let leads = leadership.clone();
         background.spawn("copy check", copy_check.keep_comparing(move || leads.is_held(), ending.clone()));
         background.spawn("keepers", keepers.clone().keep(ending.clone()));
-        background.spawn("leader", leadership.keep_leading(listening.clone(), ending.clone()));
+        background.spawn("leader", leadership.keep_leading(deployment.renewals(), listening.clone(), ending.clone()));
         let needed = sweeper::needed_listening(&config.deadlines);
         background.spawn(
             "listening",

@@ -10,7 +10,7 @@ use crate::config::Config;
 pub use crate::store::SERVER_ALIVE_WITHIN as ALIVE_WITHIN;
 use crate::store::{ServerFacts, Store};
 
-const INTERVAL: Duration = Duration::from_secs(5);
+const INTERVAL: Duration = Duration::from_secs(8);
 /// The time limit for deleting the row when the server ends.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(2);
 

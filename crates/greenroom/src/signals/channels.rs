@@ -35,9 +35,9 @@ impl<K: Eq + Hash, T: Clone> Channels<K, T> {
         }
     }
 
-    /// Sends a message to all listeners.
-    pub fn send_to_all(&mut self, message: &T) {
-        self.0.retain(|_, channel| channel.send(message.clone()).is_ok());
+    /// The keys with listeners, and perhaps some whose last listener has gone.
+    pub fn keys(&self) -> impl Iterator<Item = &K> {
+        self.0.keys()
     }
 
     pub fn is_empty(&self) -> bool {

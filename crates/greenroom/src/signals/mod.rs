@@ -3,17 +3,20 @@
 //!
 //! - this file: the signals
 //! - [`channels`]: listening under a key
+//! - [`row_copies`]: copies of rows, each until its row changes
 
 pub mod channels;
+pub mod row_copies;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::planner::Action;
-use domain::{BotId, SlotName, Status};
+use domain::{BotId, Slot, SlotName, Status};
 use tokio::sync::{Notify, broadcast};
 
 use channels::Channels;
+use row_copies::{RowCopies, RowRead};
 
 #[derive(Clone, Debug, Default)]
 pub struct Signals(Arc<Inner>);
@@ -32,6 +35,8 @@ struct Inner {
     reported: Mutex<Vec<(BotId, Status)>>,
     /// Agents that wait in slots.
     agents: Mutex<Channels<SlotName, ()>>,
+    /// The slots in which agents wait, as last read. An agent that waits again needs no query.
+    waiting_slots: RowCopies<SlotName, Slot>,
 }
 
 /// Items that wait for the task that takes them.
@@ -101,9 +106,37 @@ impl Signals {
         self.agents().send(slot, &());
     }
 
-    /// Wakes every waiting agent, because it is not known which slots have changed.
-    pub fn wake_all_agents(&self) {
-        self.agents().send_to_all(&());
+    /// The slot in which an agent waits, unless it has changed since it was read.
+    pub fn waiting_slot(&self, slot: &SlotName) -> Option<Arc<Slot>> {
+        self.0.waiting_slots.get(slot)
+    }
+
+    /// All slots in which agents wait.
+    pub fn waiting_slots(&self) -> Vec<Arc<Slot>> {
+        self.0.waiting_slots.all()
+    }
+
+    /// Announces a read of a slot in which an agent waits.
+    pub fn read_waiting_slot(&self, slot: &SlotName) -> RowRead<'_, SlotName, Slot> {
+        self.0.waiting_slots.begin_read(slot.clone())
+    }
+
+    /// A slot has changed: an agent that waits in it is woken, and reads it again.
+    pub fn slot_changed(&self, slot: &SlotName) {
+        if self.0.waiting_slots.forget(slot) {
+            self.wake_agent(slot);
+        }
+    }
+
+    /// Any slot may have changed. Wakes the agents whose slots differ from the current ones, and every agent whose slot
+    /// is not known.
+    pub fn slots_changed<'a>(&self, current: impl Fn(&SlotName) -> Option<&'a Slot>) {
+        let before: Vec<SlotName> =
+            self.agents().keys().filter(|slot| self.waiting_slot(slot).is_none()).cloned().collect();
+        let changed = self.0.waiting_slots.forget_changed(|name, slot| current(name) != Some(slot));
+        for slot in before.iter().chain(&changed) {
+            self.wake_agent(slot);
+        }
     }
 
     fn agents(&self) -> MutexGuard<'_, Channels<SlotName, ()>> {

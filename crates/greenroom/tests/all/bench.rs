@@ -192,6 +192,24 @@ async fn placing_while_old_bots_are_deleted_is_measured_beside_keeping_them_and_
 }
 
 #[rstest]
+#[case::sqlite(true)]
+#[case::postgres(false)]
+#[tokio::test]
+async fn heartbeats_are_measured_beside_one_update_each_and_drawn(#[case] is_sqlite: bool) {
+    let plot = Plot::new();
+    let mut short = vec!["heartbeats", "--bots", "20", "--rounds", "1", "--time", "1s", "--svg", plot.file()];
+    short.extend(is_sqlite.then_some("--sqlite"));
+    let measured = measured(Backend::Postgres, &short).await;
+    assert_eq!(measured["bench"], "heartbeats");
+    for figure in ["per_second", "beside", "ratio", "server_us", "statements_per_second"] {
+        assert!(measured[figure].as_f64().is_some_and(|figure| figure > 0.0), "{figure}: {measured}");
+    }
+    let reads = &measured["calls_per_second"]["bots.read"];
+    assert!(reads.as_f64().unwrap_or(0.0) * 10.0 < measured["per_second"].as_f64().unwrap(), "{measured}");
+    plot.check("Heartbeats of 20 bots");
+}
+
+#[rstest]
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
@@ -209,6 +227,21 @@ async fn the_database_keeps_its_size_over_simulated_days_and_is_drawn(#[case] ba
         assert!(measured["growth"].as_f64().is_some_and(|growth| growth < 1.6), "{measured}");
     }
     plot.check("simulated day");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
+async fn an_idle_server_with_waiting_agents_is_measured_and_drawn(#[case] backend: Backend) {
+    let plot = Plot::new();
+    let mut short = vec!["idle", "--slots", "5,20", "--settle", "1s", "--time", "1s", "--svg", plot.file()];
+    short.extend((backend == Backend::Sqlite).then_some("--sqlite"));
+    let measured = measured(backend, &short).await;
+    let sizes = measured["sizes"].as_array().unwrap();
+    assert_eq!((&measured["bench"], sizes.len()), (&"idle".into(), 2));
+    assert!(sizes.iter().all(|size| size["resident_mib"].as_f64().is_some_and(|mib| mib > 0.0)), "{measured}");
+    plot.check("20 slots");
 }
 
 #[tokio::test]

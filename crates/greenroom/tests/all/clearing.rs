@@ -94,7 +94,7 @@ async fn a_slot_whose_clearing_was_begun_by_a_replica_that_died_is_cleared_by_an
         "the other replica still clears it"
     );
     // The replica dies: its lease is not renewed any more. No keeper has to run.
-    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
+    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1), None).await.unwrap().lives);
     fixture.slot_is(slot.as_str(), SlotStatus::Idle).await;
     assert_eq!(fixture.fake.calls_for(&slot), [Call::Start(slot.clone()), Call::Stop(slot)]);
 }

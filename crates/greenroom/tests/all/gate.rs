@@ -206,10 +206,10 @@ async fn deployments_of_a_replica_are_taken_over_only_after_its_death_on_postgre
     fixture.reconcile();
     assert_eq!(fixture.fake.starts(), [fixture.bot(other).await.slot.unwrap()], "the other replica still holds it");
     // The replica dies: its lease is not renewed any more.
-    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
+    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1), None).await.unwrap().lives);
     fixture.lives(left_behind).await;
     assert_eq!(fixture.fake.starts().len(), 2);
-    let renewed = fixture.core.store.renew_replica(replica.id, Duration::from_secs(600)).await.unwrap();
+    let renewed = fixture.core.store.renew_replica(replica.id, Duration::from_secs(600), None).await.unwrap().lives;
     assert!(!renewed, "a replica that was taken for dead gets an error");
 }
 

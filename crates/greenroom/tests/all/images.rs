@@ -160,7 +160,7 @@ async fn an_image_that_a_replica_was_pulling_when_it_died_is_pulled_by_another_o
     let bot = fixture.core.reserved(0).await;
     fixture.keep("deployment").await;
     assert_eq!((fixture.at_gate().await, fixture.fake.count(&Call::Pull)), ((0, 1), 0));
-    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1)).await.unwrap());
+    assert!(fixture.core.store.renew_replica(replica.id, Duration::from_millis(1), None).await.unwrap().lives);
     fixture.runs(bot).await;
     assert_eq!(fixture.fake.count(&Call::Pull), 1);
 }

@@ -142,7 +142,7 @@ async fn a_lease_ends_with_its_replica(#[case] backend: Backend) {
     for claim in claims(&third) {
         assert!(!take(&store, &claim).await, "the replica of {:?} is alive", claim.lease);
     }
-    assert!(store.renew_replica(second.id, Duration::from_millis(1)).await.unwrap());
+    assert!(store.renew_replica(second.id, Duration::from_millis(1), None).await.unwrap().lives);
     until("it is taken for dead", async || {
         store.release_dead_replicas(third.id, now, false).await.unwrap() == [second.clone()]
     })

@@ -59,6 +59,7 @@ mod failure_reports;
 mod faults;
 mod feed;
 mod gate;
+mod heartbeats;
 mod histories;
 mod host_size;
 mod hostile;

@@ -78,7 +78,7 @@ async fn the_journal_on_postgres_is_pruned_behind_the_slowest_replica() {
     let ids = [Uuid::new_v4(), Uuid::new_v4()];
     let follow = async |store: &Store, id: Uuid, position: Position| {
         store.note_journal_position(position);
-        assert!(store.renew_replica(id, Duration::from_secs(60)).await.unwrap());
+        assert!(store.renew_replica(id, Duration::from_secs(60), None).await.unwrap().lives);
     };
     for (store, id) in [&fast, &slow].into_iter().zip(ids) {
         let replica = Holder { id, name: id.to_string() };

@@ -11,6 +11,7 @@ use greenroom::keepers::listening::ListeningWindow;
 use greenroom::keepers::sweeper::Sweeper;
 use greenroom::store::{Holder, Store};
 use rstest::rstest;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::{Backend, CoreFixture, PrivatePostgres, until};
@@ -140,7 +141,8 @@ async fn time_without_the_database_does_not_count_as_silence_on_postgres() {
     let replica = Holder { id: uuid::Uuid::new_v4(), name: "here".to_owned() };
     let ending = CancellationToken::new();
     let leadership = Leadership::new(store, replica);
-    let campaign = tokio::spawn(leadership.clone().keep_leading(listening.clone(), ending.clone()));
+    let campaign =
+        tokio::spawn(leadership.clone().keep_leading(watch::channel(None).1, listening.clone(), ending.clone()));
     leadership.until_leading().await;
     until("it has been listening", async || listening.unbroken() > Duration::from_millis(1_500)).await;
     database.stop().await;

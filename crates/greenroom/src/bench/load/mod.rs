@@ -5,12 +5,16 @@
 //! - [`shared`]: the state that its clients share: the slots in use and the events received
 //! - [`place`]: places and ends bots for a while, at one server or at the one that answers
 //! - [`burst`]: requests many bots at once
+//! - [`heartbeats`]: sends heartbeats for running bots
+//! - [`wait`]: waits for bots in hot slots
 //! - [`start`]: requests many bots at once whose commands report that they run
 
 mod burst;
+mod heartbeats;
 mod place;
 pub mod shared;
 pub mod start;
+mod wait;
 
 use std::net::SocketAddr;
 use std::process::{ExitCode, Stdio};
@@ -52,6 +56,23 @@ pub enum Work {
     Burst,
     /// The clients request this number of bots. Each sends its next request after its last answer.
     Start { bots: usize },
+    /// Each of the running bots sends heartbeats. A pair is one heartbeat.
+    Heartbeats { bots: Vec<RunningBot>, time: Duration },
+    /// An agent waits in each of these slots, until the process is ended.
+    Wait { slots: Vec<WaitingSlot> },
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RunningBot {
+    pub id: Uuid,
+    pub connection_id: Uuid,
+}
+
+/// A hot slot in its first generation.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct WaitingSlot {
+    pub name: String,
+    pub incarnation: Uuid,
 }
 
 /// The counts of a load generator.
@@ -120,6 +141,14 @@ impl LoadProcess {
         Ok(serde_json::from_slice(&output.stdout)?)
     }
 
+    /// Ends a process that would go on. Fails if it has ended before.
+    pub async fn stop(mut self) -> Done {
+        if let Some(status) = self.child.try_wait()? {
+            return Err(format!("the load generator ended with {status}").into());
+        }
+        Ok(self.child.kill().await?)
+    }
+
     pub async fn run(spec: &LoadSpec) -> Done<LoadReport> {
         Self::start(spec).await?.report().await
     }
@@ -147,6 +176,8 @@ fn generate() -> Done {
             }
             Work::Burst => burst::run(&spec).await,
             Work::Start { bots } => start::run(&spec, bots).await,
+            Work::Heartbeats { bots, time } => heartbeats::run(&spec, &bots, time).await,
+            Work::Wait { slots } => wait::run(&spec, &slots).await,
         }
     })?;
     report.cpu = super::usage::cpu_of(std::process::id()).unwrap_or_default();
