@@ -50,6 +50,7 @@ const MIGRATIONS: &[Migration] = &[
     migration!(20, "0020_audit"),
     migration!(21, "0021_browser_sessions"),
     migration!(22, "0022_stats"),
+    migration!(23, "0023_kept_counts"),
 ];
 
 /// The schema version that this program uses.

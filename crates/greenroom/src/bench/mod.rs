@@ -13,6 +13,7 @@
 //! - [`dashboard`]: the page of operators in a browser while slots change, with 10,000 slots compared with 1,000
 //! - [`next`]: from a bot's end to the assignment of the next in the queue, compared with a poll every second
 //! - [`matching`]: a slot that fits, where one in a hundred does, in the store compared with SQS and DynamoDB
+//! - [`reads`]: list and status calls with a million ended bots, compared with a thousandth
 //! - [`hostile`]: the latencies of other users while a hostile user attacks, compared with those without an attack
 //!
 //! The modules that they share:
@@ -47,6 +48,7 @@ pub mod matching;
 pub mod next;
 mod pgbench;
 pub mod place;
+pub mod reads;
 pub mod scale;
 pub mod server;
 pub mod start;

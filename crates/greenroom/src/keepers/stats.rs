@@ -2,6 +2,7 @@
 //! - there are events that are not in the figures yet: it adds them to the minute and the hour of their time. On
 //!   PostgreSQL an event can become visible after a later one. So an event is added only when every transaction that
 //!   could write an earlier event has ended;
+//! - there are such events that are not in the numbers of ended bots yet, which users see: it adds them;
 //! - the slots were not counted in this minute: it counts them by pool and status;
 //! - figures are older than they are kept: it deletes them.
 //!
@@ -99,6 +100,7 @@ impl StatsKeeper {
     async fn count_events(&self) -> Result<u64, StoreError> {
         let begun = Instant::now();
         let Some(up_to) = self.complete_up_to().await? else { return Ok(0) };
+        self.count_ended(up_to).await?;
         let (mut position, mut counted) = (self.store.stats_position().await?, 0);
         while position < up_to {
             if begun.elapsed() > LONGEST_RUN {
@@ -120,6 +122,22 @@ impl StatsKeeper {
             }
         }
         Ok(counted)
+    }
+
+    /// Adds the ends of bots to the numbers of their users, up to an event.
+    async fn count_ended(&self, up_to: EventId) -> Result<(), StoreError> {
+        let begun = Instant::now();
+        loop {
+            let read = Instant::now();
+            if self.store.add_ended_counts(up_to).await? >= up_to {
+                return Ok(());
+            }
+            if begun.elapsed() > LONGEST_RUN {
+                self.unfinished.notify_one();
+                return Ok(());
+            }
+            tokio::time::sleep(read.elapsed() * 2).await;
+        }
     }
 
     /// The last event up to which all events are visible. `None` if that is not known yet.

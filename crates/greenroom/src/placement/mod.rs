@@ -7,6 +7,7 @@
 //! - [`batch`]: jobs that are planned together
 //! - [`placer`]: load, plan, apply
 //! - [`snapshot_cache`]: the copy in memory, and how it stays current
+//! - [`view`]: what the API shows of the copy
 //! - [`answer`]: answers to the callers
 //! - [`pool_size`]: changes of a pool's size by an operator
 //! - [`probe`]: bots that prove that a pool works
@@ -20,8 +21,10 @@ mod placer;
 pub mod pool_size;
 pub mod probe;
 mod snapshot_cache;
+pub mod view;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::planner::invariants::Scope;
 use domain::planner::job::{EndBot, EndCause, ReserveRequest, WarmReport};
@@ -38,14 +41,17 @@ use crate::lifecycle::ends::Ending;
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::random::NoRandomness;
 use crate::signals::Signals;
-use crate::store::{BotDetails, BotRow, StoreError};
+use crate::store::{BotDetails, BotRow, Store, StoreError};
 use copy_check::CopyDifference;
 pub use domain::planner::job::SlotEvent;
 use message::{Message, Reply, Submitted};
 use placer::Placer;
+use view::{PlacementView, ViewState};
 
 /// How many requests may wait for placement, unless the configuration sets another limit.
 const WAITING_REQUESTS: usize = 10_000;
+/// How long a reader of the view waits for placement. Then it gets the view as it is.
+const REFRESH_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Placement {
@@ -54,6 +60,7 @@ pub struct Placement {
     waiting: Arc<Semaphore>,
     context: Context,
     admission: Admission,
+    view: PlacementView,
 }
 
 /// A bot that is reserved, by this request or by an earlier one with the same idempotency key.
@@ -122,9 +129,11 @@ impl Placement {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (inbox, messages) = mpsc::unbounded_channel();
         let waiting = Arc::new(Semaphore::new(WAITING_REQUESTS));
-        let settings = Settings { queue_order, deploy_timeout: deadlines.deploy };
-        let placer = Placer::new(context.clone(), signals, lifecycle, settings);
-        (Self { inbox, waiting, context, admission }, placer.run(messages, ending))
+        let expected_duration = deadlines.expected_duration;
+        let settings = Settings { queue_order, deploy_timeout: deadlines.deploy, expected_duration };
+        let view = PlacementView::new(expected_duration);
+        let placer = Placer::new(context.clone(), signals, lifecycle, settings, view.clone());
+        (Self { inbox, waiting, context, admission, view }, placer.run(messages, ending))
     }
 
     /// Sets another limit for waiting requests.
@@ -251,6 +260,37 @@ impl Placement {
         }));
         self.inbox.send(message).map_err(|_| stopping())?;
         answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Reads the view, which shows everything that was committed before this call. `store` is the caller's, so that the
+    /// call uses the connections of its lane, and not those of placement.
+    pub async fn read_view<T>(&self, store: &Store, read: impl FnOnce(&ViewState) -> T) -> Result<T, StoreError> {
+        let token = store.placement_token().await?;
+        if !self.view.is_at(token) {
+            self.refresh_view(token).await;
+        }
+        if !self.view.is_known() {
+            return Err(StoreError::timed_out("placement.view"));
+        }
+        Ok(read(&self.view.state()))
+    }
+
+    /// Waits until placement has brought the view up to date. If that takes long, a reader gets the view as it is, and
+    /// waits only for the first one.
+    async fn refresh_view(&self, token: Uuid) {
+        let (reply, answer) = oneshot::channel();
+        if self.inbox.send(Message::RefreshView(token, reply)).is_err() {
+            return;
+        }
+        let refreshed = match self.view.is_known() {
+            true => tokio::time::timeout(REFRESH_WITHIN, answer).await,
+            false => Ok(answer.await),
+        };
+        match refreshed {
+            Ok(Ok(Err(error))) => tracing::debug!(%error, "placement view not refreshed"),
+            Ok(_) => {}
+            Err(_) => tracing::debug!("placement view not refreshed in time"),
+        }
     }
 
     /// Reads rows again while nothing can change them, and returns the differences from the copy. The copy then has the

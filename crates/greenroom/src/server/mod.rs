@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::browser_sessions::BrowserSessions;
 use crate::admission::{Admission, AdmissionError};
+use crate::api::PoolMemoryCache;
 use crate::api::gauges::Gauges;
 use crate::api::middleware::Limits;
 use crate::api::traffic_quota::Quotas;
@@ -286,6 +287,7 @@ impl Server {
             quotas: Quotas::new(config.limits.streams_per_key as usize),
             metrics,
             gauges: Gauges::default(),
+            pool_memory: PoolMemoryCache::default(),
             stopping,
         });
         let connections = listen::possible_connections(config.limits.connections);
