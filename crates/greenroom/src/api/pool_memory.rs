@@ -1,5 +1,5 @@
-//! The memory of pools, which is added up from the figures of their slots. With many slots that takes long, so the sums
-//! are used again for a while: the longer, the longer they took.
+//! The memory of pools, which is added up from the figures of their slots. With many slots that takes long. Then the
+//! sums are used again for a while.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use tokio::time::Instant;
 
 use crate::store::{PoolMemory, Store, StoreError};
 
-/// The sums are used for this many times as long as they took, up to the interval at which agents report.
-const REST_FACTOR: u32 = 50;
-const LONGEST_REST: Duration = Duration::from_secs(10);
+/// Sums that took longer to read are used again, for as long as it takes until agents report again.
+const READ_AT_ONCE: Duration = Duration::from_millis(25);
+const REST: Duration = Duration::from_secs(10);
 
 /// The memory of each pool, by name.
 pub type Sums = Arc<HashMap<String, PoolMemory>>;
@@ -32,7 +32,8 @@ impl PoolMemoryCache {
         }
         let begun = Instant::now();
         let sums = Arc::new(store.memory_of_pools().await?);
-        *last = Some((sums.clone(), Instant::now() + (begun.elapsed() * REST_FACTOR).min(LONGEST_REST)));
+        let rest = if begun.elapsed() > READ_AT_ONCE { REST } else { Duration::ZERO };
+        *last = Some((sums.clone(), Instant::now() + rest));
         Ok(sums)
     }
 }

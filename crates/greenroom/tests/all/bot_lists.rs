@@ -27,7 +27,10 @@ async fn filters_by_meeting_and_metadata_find_bots_that_run_and_bots_that_ended(
     let third = ask(3, json!({"customer": "7", "a.b": "c"})).await;
     let strangers = other.bot(&meet_link(1)).await;
     // One has ended, so that it is not found among the open ones.
-    Life::assign(&admin, &first).await.report("exited", json!({"exit_code": 0})).await;
+    let life = Life::assign(&admin, &first).await;
+    life.report("started", json!({})).await;
+    life.report("joined", json!({})).await;
+    life.report("exited", json!({"exit_code": 0})).await;
     let again = ask(1, json!({})).await;
     let native = user.show_bot(&first).await["native_meeting_id"].as_str().unwrap().to_owned();
     let link = meet_link(1).replace(':', "%3A");
@@ -130,7 +133,7 @@ async fn a_search_that_finds_nothing_ends_and_says_where_to_continue(#[case] bac
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
 async fn the_numbers_of_a_users_bots_are_exact_at_once_and_after_the_keeper_ran(#[case] backend: Backend) {
-    let pool = process_pool("meet", "max_slots = 1", "read leave");
+    let pool = process_pool("meet", "max_slots = 1", "echo '{\"event\": \"joined\"}'; read leave");
     let fixture = ServerFixture::open(backend, &pool).await;
     let (admin, user) = (&fixture.admin, &fixture.user);
     let counts = async || {
