@@ -27,7 +27,9 @@ const DEFAULT_PAGE: i64 = 50;
 /// How many candidates one page reads, and for how long.
 const CANDIDATES_MAX: i64 = 1_024;
 const SEARCH_TIME: Duration = Duration::from_millis(100);
-/// How many candidates are read at once: a metadata document may have 64 KiB.
+/// How many candidates are read first. Each chunk after it has twice as many, up to a limit: a metadata document may
+/// have 64 KiB.
+const FIRST_CANDIDATES: i64 = 32;
 const CANDIDATES: i64 = 64;
 const CANDIDATES_WITHOUT_METADATA: i64 = 256;
 /// How many bots are read at once: a bot may have 140 KiB.
@@ -202,7 +204,8 @@ impl BotList {
     /// Writes a page of those that the filter finds.
     async fn search(mut self, app: &App, mut pager: Pager) -> Result<Response, Problem> {
         let (begun, mut searched) = (Instant::now(), 0);
-        let at_once = if self.filter.metadata.is_empty() { CANDIDATES_WITHOUT_METADATA } else { CANDIDATES };
+        let largest = if self.filter.metadata.is_empty() { CANDIDATES_WITHOUT_METADATA } else { CANDIDATES };
+        let mut at_once = FIRST_CANDIDATES;
         let mut before = self.before;
         loop {
             let (candidates, more) = self.candidates(app, before, at_once).await?;
@@ -223,6 +226,7 @@ impl BotList {
                 return pager.finish_at(next.to_string());
             }
             before = Some(next);
+            at_once = (at_once * 2).min(largest);
         }
     }
 

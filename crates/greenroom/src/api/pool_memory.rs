@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use crate::store::{PoolMemory, Store, StoreError};
 
-/// Sums that took longer to read are used again, for as long as it takes until agents report again.
-const READ_AT_ONCE: Duration = Duration::from_millis(25);
+/// The sums of more slots are used again, until agents report again.
+const SLOTS_AT_ONCE: i64 = 1_000;
 const REST: Duration = Duration::from_secs(10);
 
 /// The memory of each pool, by name.
@@ -22,17 +22,16 @@ pub type Sums = Arc<HashMap<String, PoolMemory>>;
 pub struct PoolMemoryCache(Mutex<Option<(Sums, Instant)>>);
 
 impl PoolMemoryCache {
-    /// The memory of each pool.
-    pub async fn read(&self, store: &Store) -> Result<Sums, StoreError> {
+    /// The memory of each pool. `slots` is the number of slots of all pools.
+    pub async fn read(&self, store: &Store, slots: i64) -> Result<Sums, StoreError> {
         let mut last = self.0.lock().await;
         if let Some((sums, until)) = &*last
             && Instant::now() < *until
         {
             return Ok(sums.clone());
         }
-        let begun = Instant::now();
         let sums = Arc::new(store.memory_of_pools().await?);
-        let rest = if begun.elapsed() > READ_AT_ONCE { REST } else { Duration::ZERO };
+        let rest = if slots > SLOTS_AT_ONCE { REST } else { Duration::ZERO };
         *last = Some((sums.clone(), Instant::now() + rest));
         Ok(sums)
     }

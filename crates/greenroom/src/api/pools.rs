@@ -111,7 +111,8 @@ async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
         view.pools().map(of).collect::<HashMap<_, _>>()
     });
     let counts = counts.await?;
-    let memory = app.pool_memory.read(&app.store).await?;
+    let slots: i64 = counts.values().flat_map(|(slots, _)| slots.iter().map(|(_, count)| *count)).sum();
+    let memory = app.pool_memory.read(&app.store, slots).await?;
     let images = app.store.stored_pools().await?.into_iter().filter_map(|stored| {
         let image = configured_image(&stored.settings)?;
         Some((stored.name, image))

@@ -158,11 +158,13 @@ fn fill_statements(options: &Options, is_postgres: bool) -> Vec<String> {
     let json = if is_postgres { "::json" } else { "" };
     let user = "(SELECT id FROM users WHERE email = 'bench-0@localhost')";
     let bots = |ids: &str, count: i64, platform: &str, status: &str, more: &str| {
+        // Two open bots of a user never attend one meeting.
+        let meeting = if ids == ENDED_IDS { "'bench-' || (number % 1000)" } else { "'open-' || number" };
         let (columns, values) = more.split_once('|').unwrap_or((more, ""));
         format!(
             "INSERT INTO bots (id, user_id, platform, native_meeting_id, meeting_url, status, status_since, priority,
                                queue_timeout_ms, config, metadata, created_at, updated_at{columns})
-             SELECT {id}, {user}, '{platform}', 'bench-' || (number % 1000), 'https://meetings.invalid/' || number,
+             SELECT {id}, {user}, '{platform}', {meeting}, 'https://meetings.invalid/' || number,
                     '{status}', {now}, 100, 300000, '{{}}'{json}, ('{{\"customer\": ' || (number % 10) || '}}'){json},
                     {now}, {now}{values}
                FROM {numbers}",
