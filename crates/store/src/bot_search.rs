@@ -80,7 +80,10 @@ impl BotFilter {
         let has = |key: &str, value: &str| {
             bot.metadata.as_ref().and_then(|metadata| metadata.get(key)).is_some_and(|found| match found {
                 Value::String(text) => text == value,
-                other => other.to_string() == value,
+                other => {
+                    let json = other.to_string();
+                    json == value
+                }
             })
         };
         self.status.is_none_or(|status| status == bot.status)
