@@ -24,6 +24,16 @@ export interface StartOptions extends CallOptions {
 export interface ListOptions extends CallOptions {
   status?: Status | undefined;
   platform?: Platform | undefined;
+  /** A meeting link, or the id that the platform gave the meeting. */
+  meeting?: string | undefined;
+  /** Values of the metadata, by key. */
+  metadata?: Record<string, string> | undefined;
+}
+
+/** The parameters of a list. */
+function queryOf<T extends object>({ metadata, ...query }: T & { metadata?: Record<string, string> | undefined }) {
+  const pairs = Object.entries(metadata ?? {}).map(([key, value]) => [`metadata.${key}`, value]);
+  return { ...query, ...(Object.fromEntries(pairs) as Record<string, string>) };
 }
 
 const isEnded = (status: Status | null | undefined) => status === "completed" || status === "failed";
@@ -79,12 +89,12 @@ export class Bots {
 
   /** One page of bots, newest first. `next_cursor` is the `cursor` of the next page. */
   page({ signal, ...query }: ListOptions & { limit?: number; cursor?: string | null } = {}): Promise<BotPage> {
-    return this.transport.call({ method: "GET", path: "/bots", query, signal });
+    return this.transport.call({ method: "GET", path: "/bots", query: queryOf(query), signal });
   }
 
-  /** All bots of the user, newest first. Reads one page after the other. */
+  /** All bots of the user that the filters find, newest first. Reads one page after the other. */
   list({ signal, ...query }: ListOptions = {}): AsyncGenerator<Bot, void, undefined> {
-    return this.#pages("/bots", "bots", query, signal);
+    return this.#pages("/bots", "bots", queryOf(query), signal);
   }
 
   /** The bots that have not ended, newest first. */

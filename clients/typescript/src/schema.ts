@@ -606,9 +606,12 @@ export interface components {
         };
         /** @description How much of its limit a user uses. */
         Usage: {
-            /** @description The bots that have not ended, newest first; at most 1000 bots and about 1 MiB. */
+            /** @description A page of the bots that have not ended, newest first. */
             bots: components["schemas"]["Bot"][];
-            /** @description How many bots of the user have each status. Bots that have ended are included. */
+            /**
+             * @description How many bots of the user have each status. For `completed` and `failed`: how many have ended so since the user
+             *     was created.
+             */
             by_status: {
                 [key: string]: number;
             };
@@ -617,7 +620,7 @@ export interface components {
              * @description The limit: how many bots the user may run at once.
              */
             max_concurrent_bots: number;
-            /** @description Send it as `cursor` to `GET /bots/active` to get more bots; `null` if there are no more. */
+            /** @description Send it as `cursor`, here or to `GET /bots/active`, to get more bots; `null` on the last page. */
             next_cursor: string | null;
             /**
              * Format: int64
@@ -872,7 +875,20 @@ export interface operations {
                 status?: components["schemas"]["Status"];
                 /** @description Only bots on this platform. */
                 platform?: components["schemas"]["Platform"];
-                /** @description The largest number of entries on the page. A page may have fewer, because it ends at about 1 MiB. */
+                /**
+                 * @description Only bots of this meeting: a meeting link, or the id that the platform gave the meeting.
+                 * @example abc-defg-hij
+                 */
+                meeting?: string;
+                /**
+                 * @description Only bots whose metadata has this value for `KEY`, for example `metadata.customer=42`. May be repeated with
+                 *     other keys.
+                 */
+                "metadata.KEY"?: string;
+                /**
+                 * @description The largest number of entries on the page. A page may have fewer: it ends at about 1 MiB, and with a filter
+                 *     after about 1000 bots were searched. Continue while `next_cursor` is not `null`.
+                 */
                 limit?: number;
                 /** @description The `next_cursor` of the previous page. */
                 cursor?: string;
@@ -1065,7 +1081,12 @@ export interface operations {
     };
     bots_usage: {
         parameters: {
-            query?: never;
+            query?: {
+                /** @description The largest number of entries on the page. A page may have fewer, because it ends at about 1 MiB. */
+                limit?: number;
+                /** @description The `next_cursor` of the previous page. */
+                cursor?: string;
+            };
             header?: never;
             path?: never;
             cookie?: never;
@@ -1499,7 +1520,20 @@ export interface operations {
                 status?: components["schemas"]["Status"];
                 /** @description Only bots on this platform. */
                 platform?: components["schemas"]["Platform"];
-                /** @description The largest number of entries on the page. A page may have fewer, because it ends at about 1 MiB. */
+                /**
+                 * @description Only bots of this meeting: a meeting link, or the id that the platform gave the meeting.
+                 * @example abc-defg-hij
+                 */
+                meeting?: string;
+                /**
+                 * @description Only bots whose metadata has this value for `KEY`, for example `metadata.customer=42`. May be repeated with
+                 *     other keys.
+                 */
+                "metadata.KEY"?: string;
+                /**
+                 * @description The largest number of entries on the page. A page may have fewer: it ends at about 1 MiB, and with a filter
+                 *     after about 1000 bots were searched. Continue while `next_cursor` is not `null`.
+                 */
                 limit?: number;
                 /** @description The `next_cursor` of the previous page. */
                 cursor?: string;

@@ -29,13 +29,12 @@ pub async fn read(
             return Err(CliError::foreign(&client.server, "it is not an object"));
         };
         let more = page.get_mut(name).and_then(Value::as_array_mut).map(std::mem::take).unwrap_or_default();
-        let is_empty = more.is_empty();
         rows.extend(more);
         let next = page.get("next_cursor").and_then(Value::as_str).map(str::to_owned);
-        // A list that goes on where it is would never end.
+        // A page of a search may be empty and still have a next one. A list that goes on where it is would never end.
         let repeats = query.iter().any(|(name, value)| *name == "cursor" && Some(value) == next.as_ref());
         cursor = next.filter(|_| !repeats);
-        if cursor.is_none() || is_empty || limit.is_some_and(|limit| rows.len() >= limit) {
+        if cursor.is_none() || limit.is_some_and(|limit| rows.len() >= limit) {
             return Ok(json!({ name: rows, "next_cursor": cursor }));
         }
     }

@@ -231,6 +231,10 @@ fn read(
     let kept = RetentionConfig::read(&mut retention);
     retention.finish();
 
+    let mut schedule = root.section("schedule");
+    let expected_duration = schedule.duration("expected_duration", defaults.expected_duration);
+    schedule.finish();
+
     let mut telemetry = root.section("telemetry");
     let otlp_endpoint = telemetry.read("otlp_endpoint", "an address", |value| {
         let url = value.as_str().and_then(|text| url::Url::parse(text).ok());
@@ -257,6 +261,7 @@ fn read(
         heartbeat_lost,
         stop_grace,
         heartbeat_interval,
+        expected_duration,
     };
     complaints.extend(deadlines.contradictions());
     let has_own_pools = pools.is_some();

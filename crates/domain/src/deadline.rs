@@ -114,6 +114,8 @@ pub struct Deadlines {
     pub stop_grace: Duration,
     /// How often a bot sends a heartbeat.
     pub heartbeat_interval: Duration,
+    /// How long a bot is expected to hold its slot, for estimates before any bot has.
+    pub expected_duration: Duration,
 }
 
 impl Default for Deadlines {
@@ -132,6 +134,7 @@ impl Default for Deadlines {
             heartbeat_lost: Duration::from_mins(2),
             stop_grace: Duration::from_secs(90),
             heartbeat_interval: Duration::from_secs(30),
+            expected_duration: Duration::from_mins(30),
         }
     }
 }

@@ -45,6 +45,7 @@ pub mod slot;
 pub mod stats;
 pub mod status;
 mod text_enum;
+pub mod wait_estimate;
 
 pub use audit::AuditAction;
 pub use backoff::Backoff;

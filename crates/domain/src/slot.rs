@@ -62,8 +62,14 @@ impl SlotName {
 
     /// The pool of the slot; `None` if no pool would give this name.
     pub fn pool(&self) -> Option<&str> {
+        self.parts().map(|(pool, _)| pool)
+    }
+
+    /// The pool of the slot and its number there; `None` if no pool would give this name.
+    pub fn parts(&self) -> Option<(&str, i64)> {
         let (pool, number) = self.0.strip_prefix("pool-")?.rsplit_once('-')?;
-        (number.len() >= 3 && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(pool)
+        let is_number = number.len() >= 3 && number.bytes().all(|byte| byte.is_ascii_digit());
+        Some((pool, number.parse().ok().filter(|_| is_number)?))
     }
 }
 
@@ -233,15 +239,6 @@ pub fn error(message: &str, at: Timestamp) -> String {
     format!("[ERROR] {short} - {at:.0}")
 }
 
-/// An estimate of a bot's wait. Each pool of its queue gives its mean hold time and its number of slots. Together they
-/// give the rate at which slots become free, and `position` bots need one each. `None` while no bot has held a slot
-/// yet.
-pub fn estimated_wait_ms(position: i64, pools: impl IntoIterator<Item = (Option<i64>, i64)>) -> Option<i64> {
-    let freed_in_a_ms: f64 =
-        pools.into_iter().filter_map(|(mean_hold_ms, slots)| Some(slots as f64 / mean_hold_ms?.max(1) as f64)).sum();
-    (freed_in_a_ms > 0.0).then(|| (position as f64 / freed_in_a_ms).round() as i64)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
@@ -263,14 +260,5 @@ mod tests {
         assert_eq!(creating(at), "[CREATING] Not ready yet - 2025-12-16T21:30:00Z");
         assert_eq!(draining(at), "[DRAINING] Takes no bots - 2025-12-16T21:30:00Z");
         assert_eq!(error("Container crashed\nat line 5", at), "[ERROR] Container crashed - 2025-12-16T21:30:00Z");
-    }
-
-    #[test]
-    fn the_estimate_grows_with_the_queue_and_shrinks_with_the_pool() {
-        assert_eq!(estimated_wait_ms(1, [(Some(60_000), 1)]), Some(60_000));
-        assert_eq!(estimated_wait_ms(3, [(Some(60_000), 10)]), Some(18_000));
-        assert_eq!(estimated_wait_ms(3, [(None, 10)]), None);
-        // Two pools serve one queue: three slots per minute and one slot per half minute free five slots per minute.
-        assert_eq!(estimated_wait_ms(5, [(Some(60_000), 3), (Some(30_000), 1), (None, 7)]), Some(60_000));
     }
 }

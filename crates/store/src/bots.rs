@@ -90,21 +90,8 @@ impl Change {
     }
 }
 
-/// The bots that a list shows.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BotFilter {
-    pub status: Option<ShownStatus>,
-    pub platform: Option<Platform>,
-    /// Only bots older than this one.
-    pub before: Option<BotId>,
-}
-
-impl BotFilter {
-    /// Without `before`, an id above all others means "from the newest on", so that one index range serves both cases.
-    fn before(&self) -> BotId {
-        self.before.unwrap_or(BotId(Uuid::max()))
-    }
-}
+/// Above all ids: "from the newest on", so that one index range serves a list with and without a cursor.
+const NEWEST: BotId = BotId(Uuid::max());
 
 /// Statuses of a bot that has ended.
 pub(super) const ENDED: &str = words!(Status::Completed, Status::Failed);
@@ -187,53 +174,33 @@ impl Store {
         self.reader().all(BOTS_BY_ID, args![ids]).await?.iter().map(bot).collect()
     }
 
-    /// A user's bots, newest first.
-    pub async fn bots_of(&self, user: UserId, filter: &BotFilter, limit: i64) -> Result<BotChunk, StoreError> {
-        self.reader()
-            .all(
-                sql!(
-                    "bots.list_of_user",
-                    "SELECT ",
-                    bot_columns!(),
-                    " FROM bots
-                      WHERE user_id = $1 AND id < $2 AND ($4 IS NULL OR platform = $4) AND ($3 IS NULL OR $3 = ",
-                    shown!(),
-                    ") ORDER BY id DESC LIMIT $5"
-                ),
-                args![
-                    user,
-                    filter.before(),
-                    filter.status.map(ShownStatus::as_str),
-                    filter.platform.map(Platform::as_str),
-                    limit
-                ],
-            )
-            .await
-            .map(BotChunk)
+    /// These bots, newest first.
+    pub async fn bot_chunk(&self, ids: &[BotId]) -> Result<BotChunk, StoreError> {
+        if ids.is_empty() {
+            return Ok(BotChunk(Vec::new()));
+        }
+        let ids: Vec<Value> = ids.iter().map(|id| serde_json::json!({ "id": id })).collect();
+        let mut rows = self.reader().all(BOTS_BY_ID, args![ids]).await?;
+        let mut unread = None;
+        rows.sort_by_cached_key(|row| std::cmp::Reverse(row.id("id").map_err(|error| unread = Some(error)).ok()));
+        unread.map_or(Ok(BotChunk(rows)), Err)
     }
 
-    /// The bots of all users, newest first.
-    pub async fn bots(&self, filter: &BotFilter, limit: i64) -> Result<BotChunk, StoreError> {
-        self.reader()
-            .all(
-                sql!(
-                    "bots.list",
-                    "SELECT ",
-                    bot_columns!(),
-                    " FROM bots
-                      WHERE id < $1 AND ($3 IS NULL OR platform = $3) AND ($2 IS NULL OR $2 = ",
-                    shown!(),
-                    ") ORDER BY id DESC LIMIT $4"
-                ),
-                args![
-                    filter.before(),
-                    filter.status.map(ShownStatus::as_str),
-                    filter.platform.map(Platform::as_str),
-                    limit
-                ],
-            )
-            .await
-            .map(BotChunk)
+    /// A user's bots, newest first. Only those older than `before`.
+    pub async fn bots_of(&self, user: UserId, before: Option<BotId>, limit: i64) -> Result<BotChunk, StoreError> {
+        let list = sql!(
+            "bots.list_of_user",
+            "SELECT ",
+            bot_columns!(),
+            " FROM bots WHERE user_id = $1 AND id < $2 ORDER BY id DESC LIMIT $3"
+        );
+        self.reader().all(list, args![user, before.unwrap_or(NEWEST), limit]).await.map(BotChunk)
+    }
+
+    /// The bots of all users, newest first. Only those older than `before`.
+    pub async fn bots(&self, before: Option<BotId>, limit: i64) -> Result<BotChunk, StoreError> {
+        let list = sql!("bots.list", "SELECT ", bot_columns!(), " FROM bots WHERE id < $1 ORDER BY id DESC LIMIT $2");
+        self.reader().all(list, args![before.unwrap_or(NEWEST), limit]).await.map(BotChunk)
     }
 
     /// The bots of a user that have not ended, newest first. Only those older than `before`.
@@ -249,27 +216,29 @@ impl Store {
                                     ORDER BY bot_id DESC LIMIT $3)
                       ORDER BY id DESC"
                 ),
-                args![user, before.unwrap_or(BotId(Uuid::max())), limit],
+                args![user, before.unwrap_or(NEWEST), limit],
             )
             .await
             .map(BotChunk)
     }
 
-    /// How many bots a user has in each status.
-    pub async fn bots_of_by_status(&self, user: UserId) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
-        let rows = self
-            .reader()
-            .all(
-                sql!(
-                    "bots.count_of_user",
-                    "SELECT ",
-                    shown!(),
-                    " AS shown, count(*) AS count FROM bots WHERE user_id = $1 GROUP BY 1"
-                ),
-                args![user],
-            )
-            .await?;
-        counts(&rows)
+    /// How many of these bots have each status.
+    pub async fn count_by_status(
+        &self,
+        bots: impl IntoIterator<Item = BotId>,
+    ) -> Result<Vec<(ShownStatus, i64)>, StoreError> {
+        let ids: Vec<Value> = bots.into_iter().map(|id| serde_json::json!({ "id": id })).collect();
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let count = sql!(
+            "bots.count",
+            sqlite: text!("SELECT ", shown!(), " AS shown, count(*) AS count FROM bots
+                            WHERE id IN (SELECT value ->> 'id' FROM json_each($1)) GROUP BY 1"),
+            postgres: text!("SELECT ", shown!(), " AS shown, count(*) AS count FROM bots
+                              WHERE id IN (SELECT id FROM json_to_recordset($1) AS input (id UUID)) GROUP BY 1"),
+        );
+        counts(&self.reader().all(count, args![ids]).await?)
     }
 
     /// The bots that have not ended.

@@ -16,9 +16,10 @@ impl Store {
         rows.iter().map(|row| row.id("user_id").map(UserId)).collect()
     }
 
-    /// Forgets a deleted user, because all its data is deleted.
+    /// Forgets a deleted user, because all its bots are deleted. So no event can add to its counts again.
     pub async fn forget_deleted_user(&self, user: UserId) -> Result<(), StoreError> {
         let mut tx = self.begin().await?;
+        tx.run(sql!("deleted_users.counts", "DELETE FROM ended_counts WHERE user_id = $1"), args![user]).await?;
         tx.run(sql!("deleted_users.forget", "DELETE FROM deleted_users WHERE user_id = $1"), args![user]).await?;
         tx.commit().await
     }

@@ -206,6 +206,22 @@ impl Store {
             .collect()
     }
 
+    /// A page of deployments after an arrival, with the arrival of each.
+    pub async fn deployments_after(
+        &self,
+        after: Option<i64>,
+        limit: i64,
+    ) -> Result<Vec<(i64, DeploymentRow)>, StoreError> {
+        let page = sql!(
+            "deployments.page",
+            "SELECT arrival, ",
+            deployment_columns!(),
+            " FROM deployments WHERE arrival > $1 ORDER BY arrival LIMIT $2"
+        );
+        let rows = self.reader().all(page, args![after.unwrap_or(i64::MIN), limit]).await?;
+        rows.iter().map(|row| Ok((row.int("arrival")?, deployment(row)?))).collect()
+    }
+
     /// Deployments of bots that have waited too long at the gate, for their first try or for another.
     pub async fn overdue_deployments(&self, now: Timestamp) -> Result<Vec<DeploymentRow>, StoreError> {
         self.reader()

@@ -224,6 +224,12 @@ impl Store {
         Ok(Position { token: row.id("token")?, journal: row.int("journal")? })
     }
 
+    /// The current token, read on the connections of the caller.
+    pub async fn placement_token(&self) -> Result<Uuid, StoreError> {
+        let token = sql!("placement.token", "SELECT token FROM placement ORDER BY epoch DESC LIMIT 1");
+        self.reader().first(token, vec![]).await?.ok_or_else(no_row)?.id("token")
+    }
+
     /// The changes since a copy was current.
     pub async fn placement_since(&self, known: Position) -> Result<Since, StoreError> {
         let rows = self

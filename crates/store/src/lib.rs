@@ -6,7 +6,7 @@
 //! - [`error`], [`sql`], [`record`], [`source_table`], [`lanes`], [`connect`], [`measure`], [`migrate`],
 //!   [`server_lock`]: the database itself
 //! - [`settings`], [`users`], [`browser_sessions`]: the installation's secrets, the users, their keys and their browsers
-//! - [`bots`]: the bots
+//! - [`bots`], [`bot_search`], [`ended_counts`]: the bots, lists of them with filters, and how many have ended
 //! - [`pools`], [`slots`], [`queue`], [`deployments`], [`images`]: where bots run, or wait to run
 //! - [`failures`], [`budgets`]: the errors of providers, and the limits of requests to them
 //! - [`guarded`], [`fence`], [`placement_turn`], [`load`], [`batch_write`], [`changed`], [`columns`],
@@ -25,6 +25,7 @@
 mod audit;
 mod batch_write;
 mod bot_logs;
+mod bot_search;
 mod bots;
 mod browser_sessions;
 mod budgets;
@@ -35,6 +36,7 @@ mod commands;
 mod connect;
 mod deleted_users;
 mod deployments;
+mod ended_counts;
 mod error;
 mod events;
 mod failures;
@@ -82,7 +84,8 @@ use tokio::sync::Notify;
 pub use audit::{AuditRow, NewAuditEntry};
 pub use batch_write::{Applied, HeldToken, PreparedWrite};
 pub use bot_logs::{BotLog, LogLine};
-pub use bots::{BotChunk, BotFilter, BotRow, Change};
+pub use bot_search::{BotCandidate, BotFilter, BotSource};
+pub use bots::{BotChunk, BotRow, Change};
 pub use browser_sessions::BrowserSessionRow;
 pub use budgets::{LONGEST_HOLD, Turn};
 pub use changed::BotDetails;

@@ -50,7 +50,8 @@ const MIGRATIONS: &[Migration] = &[
     migration!(20, "0020_audit"),
     migration!(21, "0021_browser_sessions"),
     migration!(22, "0022_stats"),
-    migration!(25, "0025_retention"),
+    migration!(23, "0023_kept_counts"),
+    migration!(24, "0024_retention"),
 ];
 
 /// The schema version that this program uses.

@@ -29,32 +29,6 @@ pub struct QueuePosition {
     pub arrival: i64,
 }
 
-/// The exact queue positions of these bots.
-async fn positions(run: &mut impl Run, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
-    if bots.is_empty() {
-        return Ok(Vec::new());
-    }
-    let ids: Vec<Value> = bots.iter().map(|id| json!({ "id": id })).collect();
-    run.all(
-        sql_over!(
-            "queue.positions",
-            "SELECT queue.bot_id,
-                    (SELECT count(*) FROM queue AS earlier
-                      WHERE earlier.platform = queue.platform
-                        AND (earlier.priority, earlier.turn, earlier.arrival)
-                            <= (queue.priority, queue.turn, queue.arrival)) AS position
-               FROM queue JOIN",
-            (id "UUID"),
-            "ON queue.bot_id = input.id"
-        ),
-        args![ids],
-    )
-    .await?
-    .iter()
-    .map(|row| Ok((BotId(row.id("bot_id")?), row.int("position")?)))
-    .collect()
-}
-
 impl Store {
     /// Every queued bot, with its exact position in the queue of its platform.
     pub async fn queue(&self) -> Result<Vec<QueueRow>, StoreError> {
@@ -117,29 +91,6 @@ impl Store {
             .transpose()
     }
 
-    /// The first bots in the queue of each platform, at most this many of each.
-    pub async fn first_in_queues(&self, limit: i64) -> Result<Vec<QueueRow>, StoreError> {
-        self.reader()
-            .all(
-                sql!(
-                    "queue.first",
-                    "SELECT * FROM (SELECT ",
-                    queue_columns!(),
-                    " FROM queue) AS waiting WHERE position <= $1"
-                ),
-                args![limit],
-            )
-            .await?
-            .iter()
-            .map(waiter)
-            .collect()
-    }
-
-    /// The queue positions of these bots.
-    pub async fn queue_positions(&self, bots: &[BotId]) -> Result<Vec<(BotId, i64)>, StoreError> {
-        positions(&mut self.reader(), bots).await
-    }
-
     /// The bots that have waited too long.
     pub async fn overdue_waiters(&self, now: Timestamp) -> Result<Vec<BotId>, StoreError> {
         self.reader()
@@ -158,32 +109,6 @@ impl Store {
         let row =
             self.reader().first(sql!("queue.next_timeout", "SELECT min(timeout_at) AS at FROM queue"), vec![]).await?;
         row.map_or(Ok(None), |row| row.maybe_time("at"))
-    }
-
-    /// How many bots wait, and since when the first of them, by pool.
-    pub async fn oldest_queued_by_pool(&self) -> Result<Vec<(String, i64, Timestamp)>, StoreError> {
-        self.reader()
-            .all(
-                sql!(
-                    "queue.oldest",
-                    "SELECT pool, count(*) AS count, min(queued_at) AS queued_at FROM queue GROUP BY pool"
-                ),
-                vec![],
-            )
-            .await?
-            .iter()
-            .map(|row| Ok((row.text("pool")?, row.int("count")?, row.time("queued_at")?)))
-            .collect()
-    }
-
-    /// How many bots wait, by pool.
-    pub async fn queued_by_pool(&self) -> Result<Vec<(String, i64)>, StoreError> {
-        self.reader()
-            .all(sql!("queue.count", "SELECT pool, count(*) AS count FROM queue GROUP BY pool"), vec![])
-            .await?
-            .iter()
-            .map(|row| Ok((row.text("pool")?, row.int("count")?)))
-            .collect()
     }
 }
 

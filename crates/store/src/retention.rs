@@ -116,7 +116,9 @@ const FAILURE_LOGS: &Sql = sql!(
 /// `stats` has counted its events.
 const IS_UNUSED: &str = "NOT EXISTS (SELECT 1 FROM slots WHERE slots.name = bots.slot AND slots.bot_id = bots.id)
      AND NOT EXISTS (SELECT 1 FROM events
-                      WHERE events.bot_id = bots.id AND events.id > (SELECT last_event FROM stats_position))";
+                      WHERE events.bot_id = bots.id
+                        AND (events.id > (SELECT last_event FROM stats_position)
+                             OR events.id > (SELECT last_event FROM ended_counts_position)))";
 
 pub(super) fn id_list<T: serde::Serialize>(ids: &[T]) -> Vec<Value> {
     ids.iter().map(|id| json!(id)).collect()

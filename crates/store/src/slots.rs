@@ -151,26 +151,16 @@ impl Store {
     }
 
     /// A page of slots after the given one, by pool and number.
-    pub async fn slots_after(
-        &self,
-        pool: Option<&str>,
-        status: Option<SlotStatus>,
-        after: Option<(&str, i64)>,
-        limit: i64,
-    ) -> Result<Vec<SlotRow>, StoreError> {
-        let (after_pool, after_number) = after.unwrap_or(("", i64::MIN));
-        let rows = self
-            .reader()
-            .all(
-                sql_of_slots!(
-                    "slots.page",
-                    "WHERE ($1 IS NULL OR pool = $1) AND ($2 IS NULL OR status = $2) AND (pool, number) > ($3, $4)
-                     ORDER BY pool, number LIMIT $5"
-                ),
-                args![pool, status.map(SlotStatus::as_str), after_pool, after_number, limit],
-            )
-            .await?;
-        slots(&rows)
+    pub async fn slots_after(&self, after: Option<(&str, i64)>, limit: i64) -> Result<Vec<SlotRow>, StoreError> {
+        let (pool, number) = after.unwrap_or(("", i64::MIN));
+        let page = sql_of_slots!("slots.page", "WHERE (pool, number) > ($1, $2) ORDER BY pool, number LIMIT $3");
+        slots(&self.reader().all(page, args![pool, number, limit]).await?)
+    }
+
+    /// A page of a pool's slots after a number.
+    pub async fn slots_of_pool_after(&self, pool: &str, after: i64, limit: i64) -> Result<Vec<SlotRow>, StoreError> {
+        let page = sql_of_slots!("slots.page_of_pool", "WHERE pool = $1 AND number > $2 ORDER BY number LIMIT $3");
+        slots(&self.reader().all(page, args![pool, after, limit]).await?)
     }
 
     /// How many slots of each pool are in each status.

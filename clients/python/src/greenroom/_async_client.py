@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from types import TracebackType
 from typing import TypeVar
@@ -179,11 +179,20 @@ class AsyncBots:
         """Replaces the configuration of a bot, also while it runs."""
         return await self._call(_calls.configure(bot_id, config))
 
-    async def list(self, *, status: Status | None = None, platform: Platform | None = None) -> AsyncIterator[Bot]:
-        """All bots of the user, newest first. Reads one page after the other."""
+    async def list(
+        self,
+        *,
+        status: Status | None = None,
+        platform: Platform | None = None,
+        meeting: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> AsyncIterator[Bot]:
+        """All bots of the user that the filters find, newest first. Reads one page after the other."""
         cursor = None
         while True:
-            page = await self.page(limit=PAGE, cursor=cursor, status=status, platform=platform)
+            page = await self.page(
+                limit=PAGE, cursor=cursor, status=status, platform=platform, meeting=meeting, metadata=metadata
+            )
             for bot in page.bots:
                 yield bot
             if (cursor := page.next_cursor) is None:
@@ -193,7 +202,7 @@ class AsyncBots:
         """The bots that have not ended, newest first."""
         cursor = None
         while True:
-            page = await self._call(_calls.page("/bots/active", PAGE, cursor, None, None))
+            page = await self._call(_calls.page("/bots/active", PAGE, cursor))
             for bot in page.bots:
                 yield bot
             if (cursor := page.next_cursor) is None:
@@ -206,9 +215,11 @@ class AsyncBots:
         cursor: str | None = None,
         status: Status | None = None,
         platform: Platform | None = None,
+        meeting: str | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> BotPage:
         """One page of bots, newest first. `next_cursor` is the `cursor` of the next page."""
-        return await self._call(_calls.page("/bots", limit, cursor, status, platform))
+        return await self._call(_calls.page("/bots", limit, cursor, status, platform, meeting, metadata))
 
     async def events(self, bot_id: str) -> AsyncIterator[Event]:
         """The events of the bot so far, oldest first."""

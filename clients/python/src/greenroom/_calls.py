@@ -168,8 +168,17 @@ def configure(bot_id: str, config: Json) -> Call[Bot]:
     return Call("PUT", _path(bot_id, "/config"), _bot, body={"config": config})
 
 
-def page(path: str, limit: int, cursor: str | None, status: Status | None, platform: Platform | None) -> Call[BotPage]:
-    query = _query(status=status, platform=platform, limit=limit, cursor=cursor)
+def page(
+    path: str,
+    limit: int,
+    cursor: str | None,
+    status: Status | None = None,
+    platform: Platform | None = None,
+    meeting: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Call[BotPage]:
+    query = _query(status=status, platform=platform, meeting=meeting, limit=limit, cursor=cursor)
+    query.update({f"metadata.{key}": value for key, value in (metadata or {}).items()})
     return Call("GET", path, BotPage.from_json, query=query)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from types import TracebackType
 from typing import TypeVar
 
@@ -177,11 +177,20 @@ class Bots:
         """Replaces the configuration of a bot, also while it runs."""
         return self._call(_calls.configure(bot_id, config))
 
-    def list(self, *, status: Status | None = None, platform: Platform | None = None) -> Iterator[Bot]:
-        """All bots of the user, newest first. Reads one page after the other."""
+    def list(
+        self,
+        *,
+        status: Status | None = None,
+        platform: Platform | None = None,
+        meeting: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> Iterator[Bot]:
+        """All bots of the user that the filters find, newest first. Reads one page after the other."""
         cursor = None
         while True:
-            page = self.page(limit=PAGE, cursor=cursor, status=status, platform=platform)
+            page = self.page(
+                limit=PAGE, cursor=cursor, status=status, platform=platform, meeting=meeting, metadata=metadata
+            )
             yield from page.bots
             if (cursor := page.next_cursor) is None:
                 return
@@ -190,7 +199,7 @@ class Bots:
         """The bots that have not ended, newest first."""
         cursor = None
         while True:
-            page = self._call(_calls.page("/bots/active", PAGE, cursor, None, None))
+            page = self._call(_calls.page("/bots/active", PAGE, cursor))
             yield from page.bots
             if (cursor := page.next_cursor) is None:
                 return
@@ -202,9 +211,11 @@ class Bots:
         cursor: str | None = None,
         status: Status | None = None,
         platform: Platform | None = None,
+        meeting: str | None = None,
+        metadata: Mapping[str, str] | None = None,
     ) -> BotPage:
         """One page of bots, newest first. `next_cursor` is the `cursor` of the next page."""
-        return self._call(_calls.page("/bots", limit, cursor, status, platform))
+        return self._call(_calls.page("/bots", limit, cursor, status, platform, meeting, metadata))
 
     def events(self, bot_id: str) -> Iterator[Event]:
         """The events of the bot so far, oldest first."""

@@ -410,13 +410,15 @@ class Usage:
     """How much of its limit a user uses."""
 
     bots: list[Bot]
-    """The bots that have not ended, newest first; at most 1000 bots and about 1 MiB."""
+    """A page of the bots that have not ended, newest first."""
     by_status: dict[str, int]
-    """How many bots of the user have each status. Bots that have ended are included."""
+    """How many bots of the user have each status. For `completed` and `failed`: how many have ended so since
+    the user was created.
+    """
     max_concurrent_bots: int
     """The limit: how many bots the user may run at once."""
     next_cursor: str | None
-    """Send it as `cursor` to `GET /bots/active` to get more bots; `null` if there are no more."""
+    """Send it as `cursor`, here or to `GET /bots/active`, to get more bots; `null` on the last page."""
     running: int
     """How many bots count against the limit. Bots that are `stopping` do not count."""
 

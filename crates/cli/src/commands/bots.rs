@@ -67,8 +67,14 @@ pub struct List {
     /// Only bots on this platform.
     #[arg(long, value_name = "PLATFORM", value_parser = ["google_meet", "teams", "zoom"])]
     platform: Option<String>,
+    /// Only bots of this meeting: a meeting link, or the id that the platform gave the meeting.
+    #[arg(long, value_name = "MEETING")]
+    meeting: Option<String>,
+    /// Only bots whose metadata has this value. May be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    metadata: Vec<String>,
     /// Only bots that have not ended.
-    #[arg(long, conflicts_with = "status")]
+    #[arg(long, conflicts_with_all = ["status", "meeting", "metadata"])]
     open: bool,
     /// How many bots to list at most.
     #[arg(long, value_name = "NUMBER", default_value_t = 50, conflicts_with = "all")]
@@ -144,6 +150,13 @@ impl List {
         let mut query = Vec::new();
         query.extend(self.status.map(|status| ("status", status)));
         query.extend(self.platform.clone().map(|platform| ("platform", platform)));
+        query.extend(self.meeting.clone().map(|meeting| ("meeting", meeting)));
+        let pair = |pair: &String| {
+            let split = pair.split_once('=').ok_or_else(|| CliError::usage(format!("`{pair}` is not KEY=VALUE")));
+            split.map(|(key, value)| (format!("metadata.{key}"), value.to_owned()))
+        };
+        let metadata = self.metadata.iter().map(pair).collect::<Result<Vec<_>, _>>()?;
+        query.extend(metadata.iter().map(|(name, value)| (name.as_str(), value.clone())));
         let answer = match self.open {
             false => pages::read(client, &client.bots(&[]), "bots", &query, limit).await?,
             true => open_bots(client, &query, limit).await?,

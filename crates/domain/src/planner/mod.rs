@@ -3,7 +3,7 @@
 //!
 //! In reading order:
 //! - [`job`]: the jobs and their answers
-//! - [`snapshot`], [`bot`], [`queue`]: the input of a plan
+//! - [`snapshot`], [`bot`], [`queue`]: the input of a plan; [`ranked_set`]: positions without counting
 //! - [`draft`]: the snapshot with the decisions so far
 //! - [`commands`]: what each job does, one file each; [`idempotency`], [`bot_limit`]: whether a bot is admitted
 //! - [`assign`]: which waiting bot gets which free slot
@@ -28,6 +28,7 @@ pub mod job;
 #[allow(missing_docs, reason = "it is for tests only")]
 pub mod model;
 pub mod queue;
+pub mod ranked_set;
 pub mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -36,7 +37,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::{Slot, slot};
+use crate::{Slot, wait_estimate};
 pub use changes::{Action, Changes};
 use draft::Draft;
 pub use ids::Ids;
@@ -55,6 +56,8 @@ pub struct Settings {
     pub queue_order: QueueOrder,
     /// How long a bot may wait at the deploy gate.
     pub deploy_timeout: Duration,
+    /// How long a bot is expected to hold a slot of a pool in which none has yet.
+    pub expected_duration: Duration,
 }
 
 /// The result of a job while the plan is in progress.
@@ -161,10 +164,10 @@ fn finish(mut draft: Draft<'_>, outcomes: Vec<Outcome>, report: WarmReport) -> C
 fn reserved(draft: &Draft<'_>, id: crate::BotId, is_new: bool) -> Reserved {
     let waiting = draft.bot(id).filter(|bot| bot.queued.is_some());
     let queue_position = waiting.map(|bot| draft.position(bot));
-    let estimated_wait_ms = waiting.zip(queue_position).and_then(|(bot, position)| {
+    let estimated_wait_ms = waiting.zip(queue_position).map(|(bot, position)| {
         let pools = draft.base.pools_of(bot.platform).iter().filter_map(|name| draft.pool(name));
-        let pools = pools.filter(|pool| bot.allows(pool) && pool.could_fit(bot.requirements.as_ref()));
-        slot::estimated_wait_ms(position, pools.map(|pool| (pool.mean_hold_ms, pool.slots)))
+        let expected = draft.settings.expected_duration;
+        wait_estimate::estimated_wait_ms(position, bot.only_pool(), bot.requirements.as_ref(), pools, expected)
     });
     Reserved { bot: id, is_new, queue_position, estimated_wait_ms }
 }

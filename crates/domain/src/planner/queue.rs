@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::bot::OpenBot;
+use super::ranked_set::RankedSet;
 use crate::{BotId, Platform, Requirements, UserId};
 
 /// A position in the queue of a platform.
@@ -45,6 +46,8 @@ pub struct Queue {
     groups: BTreeMap<(Platform, String), QueueGroup>,
     /// The turns of a user's bots, in one priority of a platform.
     turns: BTreeMap<(Platform, i64, UserId), BTreeSet<(i64, BotId)>>,
+    /// All bots of a platform, so that a position is known without counting.
+    ranks: BTreeMap<Platform, RankedSet<Order>>,
 }
 
 /// The key of the group that a bot belongs to.
@@ -63,6 +66,7 @@ impl Queue {
         let group = self.groups.entry(key).or_default();
         group.requirements.clone_from(&bot.requirements);
         group.waiting.insert(bot.order(), bot.id);
+        self.ranks.entry(bot.platform).or_default().insert(bot.order());
         self.turns.entry((bot.platform, bot.priority, bot.user)).or_default().insert((bot.turn, bot.id));
     }
 
@@ -74,6 +78,9 @@ impl Queue {
             if group.waiting.is_empty() {
                 self.groups.remove(&key);
             }
+        }
+        if let Some(ranks) = self.ranks.get_mut(&bot.platform) {
+            ranks.remove(&bot.order());
         }
         let key = (bot.platform, bot.priority, bot.user);
         if let Some(turns) = self.turns.get_mut(&key) {
@@ -107,8 +114,19 @@ impl Queue {
         self.turns.get(&(platform, priority, user)).into_iter().flatten().rev().copied()
     }
 
-    /// The bots of a platform before a position.
-    pub fn before(&self, platform: Platform, order: Order) -> impl Iterator<Item = BotId> {
-        self.groups(platform).flat_map(move |(_, group)| group.waiting.range(..order).map(|(_, bot)| *bot))
+    /// How many bots of a platform are before a position.
+    pub fn rank(&self, platform: Platform, order: Order) -> usize {
+        self.ranks.get(&platform).map_or(0, |ranks| ranks.rank(&order))
+    }
+
+    /// The bots of a platform after a position, in the order in which they are served; all of them if it is `None`.
+    pub fn after(&self, platform: Platform, order: Option<Order>) -> impl Iterator<Item = BotId> {
+        let ranks = self.ranks.get(&platform).into_iter();
+        ranks.flat_map(move |ranks| ranks.after(order)).map(|order| order.bot)
+    }
+
+    /// How many bots wait for a slot of a platform.
+    pub fn len(&self, platform: Platform) -> usize {
+        self.ranks.get(&platform).map_or(0, RankedSet::len)
     }
 }

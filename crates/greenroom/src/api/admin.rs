@@ -13,11 +13,12 @@ use utoipa::ToSchema;
 use uuid::Uuid;
 
 use super::App;
+use super::bot_lists::{MetadataFilter, Page, Whose, filtered};
 use super::dto::{Bots, OneBot, PlatformWord, UserDto};
 use super::extract::{Asked, Id, Json, Operator, document, read_json};
 use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
-use super::reading::{Page, Which, any_users, bots_page, is_last, with_sessions};
+use super::reading::{any_users, is_last, with_sessions};
 use crate::admission::users::{NewUser, UserDeletion};
 use crate::store::{NewAuditEntry, UserChange};
 
@@ -324,8 +325,13 @@ pub async fn rotate_key(
     responses((status = 200, description = "A page of bots, newest first", body = Bots)),
     security(("admin_token" = [])),
 )]
-pub async fn bots(State(app): State<App>, _: Operator, Asked(page): Asked<Page>) -> Result<Response, Problem> {
-    bots_page(&app, Which::Everyones, page.filter()?, Pager::new("bots", page.limit()?)).await
+pub async fn bots(
+    State(app): State<App>,
+    _: Operator,
+    Asked(page): Asked<Page>,
+    metadata: MetadataFilter,
+) -> Result<Response, Problem> {
+    filtered(&app, Whose::Everyones, &page, metadata, Pager::new("bots", page.limit()?)).await
 }
 
 /// Get a bot of any user

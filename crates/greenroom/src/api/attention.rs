@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use domain::Platform;
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::Value;
@@ -10,7 +11,7 @@ use utoipa::ToSchema;
 use super::App;
 use super::extract::Operator;
 use super::problem::Problem;
-use crate::explain::attention::{self, Action, Item};
+use crate::explain::attention::{self, Action, Item, QUEUED_BOTS, WaitingBot};
 
 /// Everything that needs a person now.
 #[derive(Debug, Serialize, ToSchema)]
@@ -108,7 +109,18 @@ impl From<Item> for AttentionItem {
     security(("admin_token" = [])),
 )]
 pub async fn attention(State(app): State<App>, _: Operator) -> Result<Json<Attention>, Problem> {
-    let attention::Attention { items, more } =
-        attention::attention(&app.store, &app.deployment, &app.keepers, &app.deadlines, app.clock.now()).await?;
+    let queue = app.placement.read_view(&app.store, |view| {
+        let first = Platform::ALL.into_iter().flat_map(|platform| view.queue_after(platform, None, QUEUED_BOTS));
+        let waiting = first.map(|place| WaitingBot {
+            pool: place.pool,
+            queued_at: place.queued_at,
+            timeout_at: place.timeout_at,
+            estimated_wait_ms: place.estimated_wait_ms,
+        });
+        waiting.collect::<Vec<_>>()
+    });
+    let (queue, now) = (queue.await?, app.clock.now());
+    let found = attention::attention(&app.store, &app.deployment, &app.keepers, &app.deadlines, &queue, now);
+    let attention::Attention { items, more } = found.await?;
     Ok(Json(Attention { items: items.into_iter().map(Into::into).collect(), more }))
 }

@@ -1,8 +1,11 @@
 //! For operators: who waits for a slot, who is at the deploy gate, and what is being pulled.
 
-use axum::Json;
+use std::collections::BTreeMap;
+
 use axum::extract::State;
 use axum::response::Response;
+use domain::planner::queue::Order;
+use domain::{BotId, Platform};
 use jiff::Timestamp;
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -13,13 +16,9 @@ use super::extract::{Asked, Operator};
 use super::pages::Pager;
 use super::problem::Problem;
 use super::reading::{Paging, is_last};
-use crate::explain::bot::estimated_wait_ms;
-use crate::live::{self, state::GateCell};
+use crate::placement::view::QueuePlace;
 use crate::providers::Pulled;
-use crate::store::{PullRow, QueuePosition};
-
-/// Each chunk goes through the whole queue, and its rows are small.
-const LARGEST_CHUNK: i64 = 1_001;
+use crate::store::{DeploymentRow, PullRow};
 
 /// A bot that waits for a slot.
 #[derive(Debug, Serialize, ToSchema)]
@@ -36,9 +35,22 @@ pub struct QueueEntry {
     /// When the bot stops waiting and fails.
     #[schema(value_type = String, format = DateTime)]
     pub timeout_at: Timestamp,
-    /// The estimated time until the bot gets a slot; `null` if the server cannot estimate it.
-    #[schema(required)]
-    pub estimated_wait_ms: Option<i64>,
+    /// The estimated time until the bot gets a slot.
+    pub estimated_wait_ms: i64,
+}
+
+impl From<QueuePlace> for QueueEntry {
+    fn from(place: QueuePlace) -> Self {
+        Self {
+            bot_id: place.bot_id.0,
+            pool: place.pool,
+            position: place.position,
+            priority: place.order.priority,
+            queued_at: place.queued_at,
+            timeout_at: place.timeout_at,
+            estimated_wait_ms: place.estimated_wait_ms,
+        }
+    }
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -49,18 +61,30 @@ pub struct Queue {
     pub next_cursor: Option<String>,
 }
 
-/// Where a page ended.
-struct QueueCursor(QueuePosition);
+/// Where a page ended: the platform, and the order of the last bot in its queue.
+struct QueueCursor {
+    platform: Platform,
+    order: Order,
+}
+
+impl std::fmt::Display for QueueCursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Order { priority, turn, arrival, bot } = self.order;
+        write!(f, "{}.{priority}.{turn}.{arrival}.{bot}", self.platform)
+    }
+}
 
 impl std::str::FromStr for QueueCursor {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let mut parts = text.rsplitn(4, '.');
+        let mut parts = text.splitn(5, '.');
         let mut next = || parts.next().ok_or(());
+        let platform = next()?.parse().map_err(|_| ())?;
         let mut number = || next()?.parse::<i64>().map_err(|_| ());
-        let (arrival, turn, priority) = (number()?, number()?, number()?);
-        Ok(Self(QueuePosition { platform: next()?.parse().map_err(|_| ())?, priority, turn, arrival }))
+        let (priority, turn, arrival) = (number()?, number()?, number()?);
+        let bot = next()?.parse::<BotId>().map_err(|_| ())?;
+        Ok(Self { platform, order: Order { priority, turn, arrival, bot } })
     }
 }
 
@@ -74,36 +98,34 @@ impl std::str::FromStr for QueueCursor {
     security(("admin_token" = [])),
 )]
 pub async fn queue(State(app): State<App>, _: Operator, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
-    let mut after = page.cursor::<QueueCursor>()?.map(|cursor| cursor.0);
-    let mut pager = Pager::new("entries", page.limit()?).in_chunks_of(LARGEST_CHUNK);
-    let pools = app.store.pools().await?;
-    loop {
-        let wanted = pager.wanted();
-        let chunk = app.store.queue_after(after.as_ref(), wanted).await?;
-        let read = chunk.len();
-        for (position, entry) in chunk {
-            if pager.is_full() {
-                return pager.finish(true);
-            }
-            let entry = QueueEntry {
-                bot_id: entry.bot_id.0,
-                pool: entry.pool,
-                position: entry.position,
-                priority: entry.priority,
-                queued_at: entry.queued_at,
-                timeout_at: entry.timeout_at,
-                estimated_wait_ms: estimated_wait_ms(entry.position, position.platform, &pools),
-            };
-            pager.push(
-                &entry,
-                format!("{}.{}.{}.{}", position.platform, position.priority, position.turn, position.arrival),
-            )?;
-            after = Some(position);
+    let (after, limit) = (page.cursor::<QueueCursor>()?, page.limit()?);
+    // One more than the page takes tells whether there is another page.
+    let wanted = usize::try_from(limit).unwrap_or(0) + 1;
+    let places = app.placement.read_view(&app.store, |view| {
+        let mut places = Vec::new();
+        for platform in platforms_from(after.as_ref().map(|after| after.platform)) {
+            let order = after.as_ref().filter(|after| after.platform == platform).map(|after| after.order);
+            places.extend(view.queue_after(platform, order, wanted - places.len()));
         }
-        if is_last(read, wanted) {
-            return pager.finish(false);
+        places
+    });
+    let mut pager = Pager::new("entries", limit);
+    for place in places.await? {
+        if pager.is_full() {
+            return pager.finish(true);
         }
+        let cursor = QueueCursor { platform: place.platform, order: place.order }.to_string();
+        pager.push(&QueueEntry::from(place), cursor)?;
     }
+    pager.finish(false)
+}
+
+/// The platforms by name, from one on.
+fn platforms_from(first: Option<Platform>) -> Vec<Platform> {
+    let mut platforms = Platform::ALL.to_vec();
+    platforms.sort_by_key(|platform| platform.as_str());
+    platforms.retain(|platform| first.is_none_or(|first| first.as_str() <= platform.as_str()));
+    platforms
 }
 
 /// Where a deployment is.
@@ -160,15 +182,29 @@ impl From<PullRow> for Pull {
 #[derive(Debug, Serialize, ToSchema)]
 pub struct Deployments {
     /// How many slots have passed a gate and are being started.
-    pub active: usize,
+    pub active: i64,
     /// How many slots wait at a gate.
-    pub queued: usize,
+    pub queued: i64,
     /// How many slots one gate lets pass at once.
     pub max_concurrent: i64,
-    pub entries: Vec<DeploymentEntry>,
     pub pulls: Vec<Pull>,
-    /// One gate for each host of a configured pool, and for each other host with entries.
+    /// One gate for each host of a configured pool, and for each other host with deployments.
     pub gates: Vec<Gate>,
+    /// A page of the deployments, in the order of their arrival.
+    pub entries: Vec<DeploymentEntry>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
+    pub next_cursor: Option<String>,
+}
+
+/// The same without its entries, which are written one by one.
+#[derive(Debug, Serialize)]
+struct DeploymentsHead {
+    active: i64,
+    queued: i64,
+    max_concurrent: i64,
+    pulls: Vec<Pull>,
+    gates: Vec<Gate>,
 }
 
 /// The deploy gate of one host.
@@ -176,47 +212,62 @@ pub struct Deployments {
 pub struct Gate {
     /// The provider and its address.
     pub host: String,
-    pub active: usize,
-    pub queued: usize,
+    pub active: i64,
+    pub queued: i64,
     pub max_concurrent: i64,
 }
 
-impl From<GateCell> for Gate {
-    fn from(GateCell { host, active, queued, max_concurrent }: GateCell) -> Self {
-        Self { host, active, queued, max_concurrent }
-    }
-}
-
-/// List deployments
-///
-/// Returns the slots at the deploy gates, the images that are being pulled, and the gate of each host.
-#[utoipa::path(
-    get, path = "/admin/deployments", operation_id = "admin_deployments", tag = "For operators",
-    responses((status = 200, description = "The deployments, in the order of their arrival", body = Deployments)),
-    security(("admin_token" = [])),
-)]
-pub async fn deployments(State(app): State<App>, _: Operator) -> Result<Json<Deployments>, Problem> {
-    let rows = app.store.deployments().await?;
-    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.fill_order.is_some());
-    let gates = live::gates(configured.map(|pool| pool.host), &rows, app.deployment.max_concurrent());
-    let entries: Vec<DeploymentEntry> = rows
-        .into_iter()
-        .map(|row| DeploymentEntry {
+impl From<DeploymentRow> for DeploymentEntry {
+    fn from(row: DeploymentRow) -> Self {
+        Self {
             slot: row.slot.to_string(),
             bot_id: row.bot_id.map(|id| id.0),
             state: if row.active { "active" } else { "waiting" },
             asked_at: row.asked_at,
             timeout_at: row.timeout_at,
             last_error: row.last_error,
-        })
-        .collect();
-    let active = entries.iter().filter(|entry| entry.state == "active").count();
-    Ok(Json(Deployments {
-        active,
-        queued: entries.len() - active,
-        max_concurrent: app.deployment.max_concurrent(),
-        entries,
+        }
+    }
+}
+
+/// List deployments
+///
+/// Returns one page of the slots at the deploy gates, the images that are being pulled, and the gate of each host.
+#[utoipa::path(
+    get, path = "/admin/deployments", operation_id = "admin_deployments", tag = "For operators", params(Paging),
+    responses((status = 200, description = "A page of deployments, in the order of their arrival", body = Deployments)),
+    security(("admin_token" = [])),
+)]
+pub async fn deployments(State(app): State<App>, _: Operator, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
+    let (mut after, limit) = (page.cursor::<i64>()?, page.limit()?);
+    let max_concurrent = app.deployment.max_concurrent();
+    let configured = app.store.pools().await?.into_iter().filter(|pool| pool.fill_order.is_some());
+    let mut counts: BTreeMap<String, (i64, i64)> = configured.map(|pool| (pool.host, (0, 0))).collect();
+    let counted = app.store.deployments_by_host().await?;
+    counts.extend(counted.into_iter().map(|(host, active, queued)| (host, (active, queued))));
+    let gate = |(host, (active, queued))| Gate { host, active, queued, max_concurrent };
+    let gates: Vec<Gate> = counts.into_iter().map(gate).collect();
+    let head = DeploymentsHead {
+        active: gates.iter().map(|gate| gate.active).sum(),
+        queued: gates.iter().map(|gate| gate.queued).sum(),
+        max_concurrent,
         pulls: app.store.pulls(app.clock.now()).await?.into_iter().map(Into::into).collect(),
-        gates: gates.into_iter().map(Into::into).collect(),
-    }))
+        gates,
+    };
+    let mut pager = Pager::behind(&head, "entries", limit)?;
+    loop {
+        let wanted = pager.wanted();
+        let chunk = app.store.deployments_after(after, wanted).await?;
+        let read = chunk.len();
+        for (arrival, row) in chunk {
+            if pager.is_full() {
+                return pager.finish(true);
+            }
+            after = Some(arrival);
+            pager.push(&DeploymentEntry::from(row), arrival.to_string())?;
+        }
+        if is_last(read, wanted) {
+            return pager.finish(false);
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! The gauges that a scrape of `GET /metrics` reads: slots, bots, queue, gates, providers, connections and disk. A
-//! scrape must stay cheap in a large installation. So the counts of slots come from placement's copy in memory without
-//! a look at each slot, and everything is read at most every few seconds, however many ask.
+//! scrape must stay cheap in a large installation. So the counts of slots and of the queue are kept in memory
+//! (`placement::view`), and everything is read at most every few seconds, however many ask.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use super::App;
+use crate::placement::view::PoolView;
 use crate::store::StoreError;
 
 /// For all reads of one scrape together. Prometheus gives up after 10 s.
@@ -43,6 +44,9 @@ struct PoolGauges {
     is_configured: bool,
     max_slots: i64,
     slots: Vec<(SlotStatus, i64)>,
+    queued: i64,
+    /// Since when the first of them waits.
+    queued_since: Option<Timestamp>,
 }
 
 impl Gauges {
@@ -108,22 +112,22 @@ async fn set_bots(app: &App, deadline: Instant) {
 
 /// Pools, their slots, the queue, the gates and the providers.
 async fn set_fleet(app: &App, deadline: Instant, last: &mut LastRead) {
-    let read = app.placement.read_snapshot(|snapshot, _| {
-        let of = |state: &domain::planner::snapshot::PoolState| PoolGauges {
-            name: state.pool.name.clone(),
-            host: state.pool.host.clone(),
-            provider: state.pool.provider.clone(),
-            is_configured: state.pool.is_configured(),
-            max_slots: state.pool.max_slots,
-            slots: SlotStatus::ALL.map(|status| (status, state.count(status))).into(),
+    let read = app.placement.read_view(&app.store, |view| {
+        let of = |view: &PoolView| PoolGauges {
+            name: view.pool.name.clone(),
+            host: view.pool.host.clone(),
+            provider: view.pool.provider.clone(),
+            is_configured: view.pool.is_configured(),
+            max_slots: view.pool.max_slots,
+            slots: view.slots.into(),
+            queued: i64::try_from(view.waiting.len()).unwrap_or(i64::MAX),
+            queued_since: view.waiting.first().map(|(since, _)| *since),
         };
-        snapshot.pools().map(of).collect::<Vec<_>>()
+        view.pools().map(of).collect::<Vec<_>>()
     });
-    let snapshot = known(deadline, read).await;
-    let Some(pools) = snapshot else { return set_unknown(app) };
+    let Some(pools) = known(deadline, read).await else { return set_unknown(app) };
     let health = app.deployment.health();
     let stopped = known(deadline, app.store.stopped_budgets()).await;
-    let queue = known(deadline, app.store.oldest_queued_by_pool()).await;
     let now = app.clock.now();
     for pool in &pools {
         let name = || pool.name.clone();
@@ -131,11 +135,9 @@ async fn set_fleet(app: &App, deadline: Instant, last: &mut LastRead) {
             metrics::gauge!("greenroom_slots", "pool" => name(), "status" => status.as_str()).set(number(Some(*count)));
         }
         metrics::gauge!("greenroom_pool_max_slots", "pool" => name()).set(number(Some(pool.max_slots)));
-        let waiting = queue.as_ref().map(|queue| queue.iter().find(|(found, _, _)| *found == pool.name));
-        let count = waiting.map(|found| found.map_or(0, |(_, count, _)| *count));
-        metrics::gauge!("greenroom_queue_bots", "pool" => name()).set(number(count));
-        let age = waiting.map(|found| found.map_or(0.0, |(_, _, since)| seconds_since(*since, now)));
-        metrics::gauge!("greenroom_queue_oldest_age_seconds", "pool" => name()).set(age.unwrap_or(f64::NAN));
+        metrics::gauge!("greenroom_queue_bots", "pool" => name()).set(number(Some(pool.queued)));
+        let age = pool.queued_since.map_or(0.0, |since| seconds_since(since, now));
+        metrics::gauge!("greenroom_queue_oldest_age_seconds", "pool" => name()).set(age);
         if let Some(answer) = health.get(&pool.name) {
             let up = if answer.is_ok() { 1.0 } else { 0.0 };
             metrics::gauge!("greenroom_provider_up", "pool" => name(), "provider" => pool.provider.clone()).set(up);

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::response::Response;
 use domain::AuditAction;
 use jiff::Timestamp;
 use serde::Serialize;
@@ -12,8 +13,10 @@ use utoipa::ToSchema;
 
 use super::App;
 use super::audit;
-use super::extract::Operator;
+use super::extract::{Asked, Operator};
+use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
+use super::reading::Paging;
 use crate::keepers::driver::RunError;
 use crate::store::KeeperRow;
 
@@ -43,11 +46,14 @@ pub struct KeeperDto {
     pub leader: Option<String>,
 }
 
-/// The keepers.
+/// A page of keepers.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = KeeperList)]
 pub struct Keepers {
     pub keepers: Vec<KeeperDto>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
+    pub next_cursor: Option<String>,
 }
 
 fn keeper_dto(row: KeeperRow, leader: Option<String>) -> KeeperDto {
@@ -64,16 +70,17 @@ fn keeper_dto(row: KeeperRow, leader: Option<String>) -> KeeperDto {
 
 /// List keepers
 ///
-/// Returns each keeper with its last run and the time of its next run.
+/// Returns one page of keepers, each with its last run and the time of its next run.
 #[utoipa::path(
-    get, path = "/admin/keepers", operation_id = "admin_keepers_list", tag = "For operators",
-    responses((status = 200, description = "All keepers", body = Keepers)),
+    get, path = "/admin/keepers", operation_id = "admin_keepers_list", tag = "For operators", params(Paging),
+    responses((status = 200, description = "A page of keepers", body = Keepers)),
     security(("admin_token" = [])),
 )]
-pub async fn keepers(State(app): State<App>, _: Operator) -> Result<Json<Keepers>, Problem> {
+pub async fn keepers(State(app): State<App>, _: Operator, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
+    let (after, pager) = (page.cursor::<String>()?, Pager::new("keepers", page.limit()?));
     let (rows, leader) = app.keepers.shown().await?;
     let keepers = rows.into_iter().map(|row| keeper_dto(row, leader.clone())).collect();
-    Ok(Json(Keepers { keepers }))
+    pager.write_after(keepers, after.as_deref(), |keeper| keeper.name.clone())
 }
 
 /// Run a keeper now

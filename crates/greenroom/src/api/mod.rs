@@ -5,9 +5,9 @@
 //! - [`middleware`], [`caller`], [`browser`], [`traffic_quota`], [`query`]: what stands around every request: who asks, and
 //!   whether there is room
 //! - [`extract`], [`problem`], [`dto`], [`pages`], [`compression`]: what comes in and what goes out
-//! - [`bot_request`], [`requirements`], [`bots`], [`open_bots`], [`reading`], [`logs`], [`explain`], [`events`]: for users
+//! - [`bot_request`], [`requirements`], [`bots`], [`open_bots`], [`reading`], [`bot_lists`], [`logs`], [`explain`], [`events`]: for users
 //! - [`callbacks`], [`agent_steps`], [`screenshots`], [`agent`], [`runners`]: for bots
-//! - [`admin`], [`operator_bots`], [`pools`], [`slots`], [`bulk`], [`gate`], [`keepers`], [`live`], [`attention`],
+//! - [`admin`], [`operator_bots`], [`pools`], [`pool_memory`], [`slots`], [`bulk`], [`gate`], [`keepers`], [`live`], [`attention`],
 //!   [`stats_range`], [`stats`], [`audit`]: for operators
 //! - [`session`], [`health`], [`gauges`], [`web`]: for everyone
 
@@ -16,6 +16,7 @@ pub mod agent;
 mod agent_steps;
 pub mod attention;
 pub mod audit;
+pub mod bot_lists;
 pub mod bot_request;
 pub mod bots;
 pub mod browser;
@@ -37,6 +38,7 @@ pub mod middleware;
 pub mod open_bots;
 pub mod operator_bots;
 pub mod pages;
+mod pool_memory;
 pub mod pools;
 pub mod problem;
 pub mod query;
@@ -93,6 +95,7 @@ use compression::Unchanging;
 use dto::StreamedEventDto;
 use gauges::Gauges;
 use middleware::Limits;
+pub use pool_memory::PoolMemoryCache;
 use traffic_quota::Quotas;
 
 /// What every handler can reach.
@@ -122,6 +125,7 @@ pub struct Inner {
     pub quotas: Quotas,
     pub metrics: PrometheusHandle,
     pub gauges: Gauges,
+    pub pool_memory: PoolMemoryCache,
     /// Cancelled when the server stops: what waits ends then, what works goes on.
     pub stopping: CancellationToken,
 }
@@ -174,13 +178,13 @@ async fn openapi(json: Bytes) -> impl IntoResponse {
 
 fn documented() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(bots::create, reading::list))
+        .routes(routes!(bots::create, bot_lists::list))
         .routes(routes!(bots::start))
         .routes(routes!(bots::stop))
         .routes(routes!(bots::configure_by_body))
-        .routes(routes!(reading::active))
-        .routes(routes!(reading::usage))
-        .routes(routes!(reading::meetings))
+        .routes(routes!(bot_lists::active))
+        .routes(routes!(bot_lists::usage))
+        .routes(routes!(bot_lists::meetings))
         .routes(routes!(reading::one, bots::delete))
         .routes(routes!(bots::configure))
         .routes(routes!(bots::delete_data))

@@ -11,23 +11,21 @@ use uuid::Uuid;
 use super::App;
 use super::dto::BotDto;
 use super::problem::Problem;
-use crate::explain::bot::estimated_wait_ms;
 use crate::explain::moment::after;
-use crate::store::{BotRow, PoolRow};
+use crate::placement::view::QueuePlace;
+use crate::store::BotRow;
 
 /// The facts about some bots that have not ended.
 #[derive(Debug, Default)]
 pub struct OpenBotFacts {
     clocks: HashMap<Uuid, BotClocks>,
-    /// Read only if a bot waits for a slot.
-    pools: Option<Vec<PoolRow>>,
-    positions: HashMap<Uuid, i64>,
+    places: HashMap<Uuid, QueuePlace>,
     /// What went wrong with the last try to start those that are being deployed.
     start_errors: HashMap<Uuid, String>,
 }
 
 impl OpenBotFacts {
-    /// Reads the facts about these bots, with at most four queries.
+    /// Reads the facts about these bots, with at most three queries. Positions in the queue are kept in memory.
     pub async fn read(&mut self, app: &App, open: &[(BotId, Status)]) -> Result<(), Problem> {
         let ids: Vec<BotId> = open.iter().map(|(id, _)| *id).collect();
         let clocks = app.store.bot_clocks(&ids).await?;
@@ -37,26 +35,25 @@ impl OpenBotFacts {
         if reserved.is_empty() {
             return Ok(());
         }
-        let positions = app.store.queue_positions(&reserved).await?;
-        self.positions = positions.into_iter().map(|(bot, position)| (bot.0, position)).collect();
+        let places = app.placement.read_view(&app.store, |view| {
+            let places = reserved.iter().filter_map(|bot| view.queue_place(*bot));
+            places.map(|place| (place.bot_id.0, place)).collect()
+        });
+        self.places = places.await?;
         let errors = app.store.start_errors(&reserved).await?;
         self.start_errors = errors.into_iter().map(|(bot, error)| (bot.0, error)).collect();
-        if self.pools.is_none() {
-            self.pools = Some(app.store.pools().await?);
-        }
         Ok(())
     }
 
     /// A bot with these facts.
     pub fn bot_dto(&self, bot: BotRow, deadlines: &Deadlines) -> BotDto {
-        let (platform, shown) = (bot.platform, bot.shown());
+        let shown = bot.shown();
         let mut dto = BotDto::from(bot);
         let clocks = self.clocks.get(&dto.id);
         dto.deadline_at = clocks.and_then(|clocks| deadlines.of_bot(clocks)).map(|(_, deadline)| deadline);
-        let position = self.positions.get(&dto.id).filter(|_| shown == ShownStatus::Queued);
-        if let (Some(position), Some(pools)) = (position, &self.pools) {
-            dto.queue_position = Some(*position);
-            dto.estimated_wait_ms = estimated_wait_ms(*position, platform, pools);
+        if let Some(place) = self.places.get(&dto.id).filter(|_| shown == ShownStatus::Queued) {
+            dto.queue_position = Some(place.position);
+            dto.estimated_wait_ms = Some(place.estimated_wait_ms);
         }
         if shown == ShownStatus::Deploying {
             dto.error = self.start_errors.get(&dto.id).cloned().or(dto.error);

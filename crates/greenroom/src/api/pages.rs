@@ -21,7 +21,6 @@ pub struct Pager {
     limit: i64,
     rows: i64,
     chunk: i64,
-    largest: i64,
     last: Option<String>,
 }
 
@@ -39,12 +38,7 @@ impl Pager {
     }
 
     fn beginning(text: String, limit: i64) -> Self {
-        Self { text: text.into_bytes(), limit, rows: 0, chunk: FIRST_CHUNK, largest: LARGEST_CHUNK, last: None }
-    }
-
-    /// Rows that are small, and dear to find, are read in chunks of this size.
-    pub fn in_chunks_of(self, chunk: i64) -> Self {
-        Self { chunk, largest: chunk, ..self }
+        Self { text: text.into_bytes(), limit, rows: 0, chunk: FIRST_CHUNK, last: None }
     }
 
     /// How many rows to read next. One more than the page takes tells whether there is another page.
@@ -53,7 +47,7 @@ impl Pager {
             return 1;
         }
         let wanted = self.chunk.min(self.limit - self.rows + 1);
-        self.chunk = (self.chunk * 2).min(self.largest);
+        self.chunk = (self.chunk * 2).min(LARGEST_CHUNK);
         wanted
     }
 
@@ -82,10 +76,41 @@ impl Pager {
         Ok(())
     }
 
+    /// The page of a short list that is known as a whole: the rows behind the one whose cursor is `after`.
+    pub fn write_after<T: Serialize>(
+        mut self,
+        rows: Vec<T>,
+        after: Option<&str>,
+        cursor: impl Fn(&T) -> String,
+    ) -> Result<Response, Problem> {
+        let first = match after {
+            Some(after) => rows.iter().position(|row| cursor(row) == after).map(|at| at + 1),
+            None => Some(0),
+        };
+        let first = first.ok_or_else(|| Problem::invalid("cursor", "is not a cursor of an earlier response"))?;
+        for row in &rows[first..] {
+            if self.is_full() {
+                return self.finish(true);
+            }
+            self.push(row, cursor(row))?;
+        }
+        self.finish(false)
+    }
+
     /// The page, with the cursor of the next one if there is more.
     pub fn finish(mut self, more: bool) -> Result<Response, Problem> {
+        let cursor = self.last.take().filter(|_| more);
+        self.finish_with(cursor)
+    }
+
+    /// The page of a search that continues at `cursor`, which may be behind the last row.
+    pub fn finish_at(self, cursor: String) -> Result<Response, Problem> {
+        self.finish_with(Some(cursor))
+    }
+
+    fn finish_with(mut self, cursor: Option<String>) -> Result<Response, Problem> {
         self.text.extend_from_slice(b"],\"next_cursor\":");
-        serde_json::to_writer(&mut self.text, &self.last.filter(|_| more)).map_err(unwritable)?;
+        serde_json::to_writer(&mut self.text, &cursor).map_err(unwritable)?;
         self.text.push(b'}');
         self.text.shrink_to_fit();
         Ok(([(CONTENT_TYPE, "application/json")], self.text).into_response())

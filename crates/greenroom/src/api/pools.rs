@@ -15,11 +15,14 @@ use utoipa::ToSchema;
 use super::App;
 use super::audit;
 use super::dto::{BotDto, OneBot, PlatformWord};
-use super::extract::{Json, Operator};
+use super::extract::{Asked, Json, Operator};
+use super::pages::Pager;
 use super::problem::{Problem, ProblemDto};
+use super::reading::Paging;
 use crate::explain::moment::after;
 use crate::placement::Reserved;
 use crate::placement::pool_size::Resize;
+use crate::placement::view::PoolView;
 use crate::providers::configured_image;
 use crate::store::PoolRow;
 
@@ -87,11 +90,14 @@ pub enum StandbyWord {
     Running,
 }
 
-/// The pools, by name.
+/// A page of pools, in the order of the configuration.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PoolList)]
 pub struct Pools {
     pub pools: Vec<PoolDto>,
+    /// Send it as `cursor` to get the next page; `null` on the last page.
+    #[schema(required)]
+    pub next_cursor: Option<String>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -100,8 +106,13 @@ pub struct OnePool {
 }
 
 async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
-    let (slots, queued) = (app.store.slots_by_status().await?, app.store.queued_by_pool().await?);
-    let memory = app.store.memory_of_pools().await?;
+    let counts = app.placement.read_view(&app.store, |view| {
+        let of = |view: &PoolView| (view.pool.name.clone(), (view.slots, view.waiting.len()));
+        view.pools().map(of).collect::<HashMap<_, _>>()
+    });
+    let counts = counts.await?;
+    let slots: i64 = counts.values().flat_map(|(slots, _)| slots.iter().map(|(_, count)| *count)).sum();
+    let memory = app.pool_memory.read(&app.store, slots).await?;
     let images = app.store.stored_pools().await?.into_iter().filter_map(|stored| {
         let image = configured_image(&stored.settings)?;
         Some((stored.name, image))
@@ -110,15 +121,10 @@ async fn list_pools(app: &App) -> Result<Vec<PoolDto>, Problem> {
     // A provider's request budget has the name of its host.
     let closed: HashMap<String, _> = app.store.stopped_budgets().await?.into_iter().collect();
     let dto = |pool: PoolRow| {
-        let count = |status: SlotStatus| {
-            slots
-                .iter()
-                .find(|(name, found, _)| *name == pool.name && *found == status)
-                .map_or(0, |(_, _, count)| *count)
-        };
+        let (slots, queued) = counts.get(&pool.name).copied().unwrap_or((SlotStatus::ALL.map(|status| (status, 0)), 0));
         PoolDto {
-            slots: SlotStatus::ALL.map(|status| (status.as_str(), count(status))).into(),
-            queued: queued.iter().find(|(name, _)| *name == pool.name).map_or(0, |(_, count)| *count),
+            slots: slots.map(|(status, count)| (status.as_str(), count)).into(),
+            queued: i64::try_from(queued).unwrap_or(i64::MAX),
             platform: pool.platform.as_str(),
             provider: pool.provider,
             order: pool.fill_order.map(|position| position + 1),
@@ -141,14 +147,15 @@ async fn pool_dto(app: &App, name: &str) -> Result<PoolDto, Problem> {
 
 /// List pools
 ///
-/// Returns all pools with the number of their slots in each status.
+/// Returns one page of pools with the number of their slots in each status.
 #[utoipa::path(
-    get, path = "/admin/pools", operation_id = "admin_pools_list", tag = "For operators",
-    responses((status = 200, description = "The pools, in the order of the configuration", body = Pools)),
+    get, path = "/admin/pools", operation_id = "admin_pools_list", tag = "For operators", params(Paging),
+    responses((status = 200, description = "A page of pools, in the order of the configuration", body = Pools)),
     security(("admin_token" = [])),
 )]
-pub async fn pools(State(app): State<App>, _: Operator) -> Result<JsonResponse<Pools>, Problem> {
-    Ok(JsonResponse(Pools { pools: list_pools(&app).await? }))
+pub async fn pools(State(app): State<App>, _: Operator, Asked(page): Asked<Paging>) -> Result<Response, Problem> {
+    let (after, pager) = (page.cursor::<String>()?, Pager::new("pools", page.limit()?));
+    pager.write_after(list_pools(&app).await?, after.as_deref(), |pool| pool.name.clone())
 }
 
 /// Get a pool

@@ -57,6 +57,10 @@ pub fn refuse_unknown(method: &Method, route: &str, uri: &Uri) -> Result<(), Pro
         let open = name.split_once('.').map(|(before, _)| format!("{before}.KEY"));
         known.contains(name) || open.is_some_and(|open| known.contains(&open))
     };
+    // PostgreSQL cannot store or compare it.
+    if let Some((name, _)) = sent.iter().find(|(name, value)| is_known(name) && value.contains('\0')) {
+        return Err(Problem::invalid(name, "contains a NUL character"));
+    }
     match sent.iter().find(|(name, _)| !is_known(name)) {
         None => Ok(()),
         Some((name, _)) => {

@@ -301,22 +301,59 @@ pub async fn slots(State(app): State<App>, _: Operator, Asked(filter): Asked<Slo
     let pools = app.store.pools().await?;
     loop {
         let wanted = pager.wanted();
-        let before = after.as_ref().map(|after| (after.pool.as_str(), after.number));
-        let chunk = app.store.slots_after(filter.pool.as_deref(), status, before, wanted).await?;
-        let read = chunk.len();
+        let (chunk, more) = next_slots(&app, filter.pool.as_deref(), status, after.as_ref(), wanted).await?;
         let facts = SlotFacts::read(&app, &chunk, &pools).await?;
         for slot in chunk {
             if pager.is_full() {
                 return pager.finish(true);
             }
             let cursor = format!("{}-{}", slot.number, slot.pool);
-            after = Some(SlotCursor { number: slot.number, pool: slot.pool.clone() });
             pager.push(&SlotDto::new(slot, &pools, &facts), cursor)?;
         }
-        if is_last(read, wanted) {
-            return pager.finish(false);
+        match more {
+            Some(last) => after = Some(last),
+            None => return pager.finish(false),
         }
     }
+}
+
+/// The next slots after one, and the last of them if there may be more. Those with a status are found in the view of
+/// placement, because no index leads to what every start changes.
+async fn next_slots(
+    app: &App,
+    pool: Option<&str>,
+    status: Option<SlotStatus>,
+    after: Option<&SlotCursor>,
+    wanted: i64,
+) -> Result<(Vec<SlotRow>, Option<SlotCursor>), Problem> {
+    let position = after.map(|after| (after.pool.as_str(), after.number));
+    let (slots, read, last) = match (status, pool) {
+        (Some(status), _) => {
+            let limit = usize::try_from(wanted).unwrap_or(0);
+            let names = app.placement.read_view(&app.store, |view| view.slots_after(pool, status, position, limit));
+            let names = names.await?;
+            let mut slots = app.store.slots_by_name(&names).await?;
+            // Its status may have changed since.
+            slots.retain(|slot| slot.status == status);
+            slots.sort_by(|one, other| (&one.pool, one.number).cmp(&(&other.pool, other.number)));
+            let last = names.last().and_then(SlotName::parts);
+            let last = last.map(|(pool, number)| SlotCursor { number, pool: pool.to_owned() });
+            (slots, names.len(), last)
+        }
+        (None, Some(pool)) => {
+            let number = match position {
+                Some((of, number)) if of == pool => number,
+                Some((of, _)) if of > pool => i64::MAX,
+                _ => i64::MIN,
+            };
+            let slots = app.store.slots_of_pool_after(pool, number, wanted).await?;
+            (slots, 0, None)
+        }
+        (None, None) => (app.store.slots_after(position, wanted).await?, 0, None),
+    };
+    let read = read.max(slots.len());
+    let last = last.or_else(|| slots.last().map(|slot| SlotCursor { number: slot.number, pool: slot.pool.clone() }));
+    Ok((slots, last.filter(|_| !is_last(read, wanted))))
 }
 
 async fn find(app: &App, name: &str) -> Result<SlotRow, Problem> {

@@ -82,6 +82,7 @@ async fn app() -> (App, tempfile::TempDir) {
         limits: Limits { body_bytes: 1000, body_time: Duration::from_millis(50), key_time: Duration::from_millis(50) },
         metrics: crate::telemetry::metrics(),
         gauges: super::gauges::Gauges::default(),
+        pool_memory: super::PoolMemoryCache::default(),
         stopping: CancellationToken::new(),
     });
     (app, folder)

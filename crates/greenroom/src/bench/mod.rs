@@ -17,6 +17,7 @@
 //! - [`matching`]: a slot that fits, where one in a hundred does, in the store compared with SQS and DynamoDB
 //! - [`heartbeats`]: heartbeats over HTTP, compared with one update for each
 //! - [`idle`]: the statements, memory and processor time of a server in whose hot slots agents wait
+//! - [`reads`]: list and status calls with a million ended bots, compared with a thousandth
 //! - [`hostile`]: the latencies of other users while a hostile user attacks, compared with those without an attack
 //!
 //! The modules that they share:
@@ -58,6 +59,7 @@ mod old_bots;
 mod pgbench;
 pub mod place;
 pub mod prune;
+pub mod reads;
 pub mod scale;
 pub mod server;
 pub mod start;

@@ -79,7 +79,10 @@ impl OldBots {
             database.execute(self.statements(&dialect)).await?;
             first = last + 1;
         }
-        database.execute("UPDATE stats_position SET last_event = (SELECT max(id) FROM events)").await
+        for table in ["stats_position", "ended_counts_position"] {
+            database.execute(format!("UPDATE {table} SET last_event = (SELECT max(id) FROM events)")).await?;
+        }
+        Ok(())
     }
 
     fn statements(&self, dialect: &Dialect) -> String {

@@ -8,8 +8,8 @@ use clap::Subcommand;
 use super::Done;
 use crate::bench::place::Case;
 use crate::bench::{
-    bloat, burst, dashboard, failover, growth, heartbeats, hostile, idle, matching, next, place, prune, scale, server, start,
-    start_browser, start_burst,
+    bloat, burst, dashboard, failover, growth, heartbeats, hostile, idle, matching, next, place, prune, reads, scale,
+    server, start, start_browser, start_burst,
 };
 use crate::config::duration;
 
@@ -197,6 +197,35 @@ pub enum Command {
         #[arg(long)]
         json: bool,
         /// Write a plot of the results to this SVG file.
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+    /// Measure every list and status call on a large installation.
+    ///
+    /// The benchmark compares it with an installation of a thousandth of its size.
+    Reads {
+        /// A database on a PostgreSQL server where the benchmark may create other databases.
+        #[arg(long, value_name = "URL", env = "BENCH_POSTGRES_URL", required_unless_present = "sqlite")]
+        database: Option<String>,
+        /// Use SQLite instead of PostgreSQL.
+        #[arg(long)]
+        sqlite: bool,
+        /// The number of bots that have ended.
+        #[arg(long, default_value_t = 1_000_000)]
+        ended: i64,
+        /// The number of slots.
+        #[arg(long, default_value_t = 100_000)]
+        slots: u32,
+        /// The number of bots in the queue.
+        #[arg(long, default_value_t = 10_000)]
+        queued: i64,
+        /// How often each call is measured.
+        #[arg(long, default_value_t = 50)]
+        calls: usize,
+        /// Print the results as one JSON object.
+        #[arg(long)]
+        json: bool,
+        /// Write a chart of the results to this SVG file.
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
@@ -464,6 +493,10 @@ pub async fn run(command: Command) -> Done {
         Command::Scale { database, sqlite, slots, clients, rounds, time, json, svg } => {
             let database = database.filter(|_| !sqlite);
             scale::run(&scale::Options { database, slots, clients, rounds, time, json, svg }).await
+        }
+        Command::Reads { database, sqlite, ended, slots, queued, calls, json, svg } => {
+            let database = database.filter(|_| !sqlite);
+            reads::run(&reads::Options { database, ended, slots, queued, calls, json, svg }).await
         }
         Command::Dashboard { database, sqlite, slots, changes, time, json, script } => {
             let database = database.filter(|_| !sqlite);

@@ -8,19 +8,18 @@ use domain::{Deadlines, Status};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::bot::estimated_wait_ms;
 use super::first_line;
 use super::moment::{after, distance, length};
 use super::slot_deadline::recovery_at;
 use crate::deployment::Deployment;
 use crate::keepers::driver::Keepers;
-use crate::store::{KeeperRow, PoolRow, QueueRow, ServerRow, SlotRow, Store, StoreError, WaitingForPerson};
+use crate::store::{KeeperRow, PoolRow, ServerRow, SlotRow, Store, StoreError, WaitingForPerson};
 
 /// So many items are shown, and so many rows of each kind are read.
 pub const ITEMS: usize = 100;
 const ROWS: i64 = 100;
 /// How many bots of each platform's queue are compared with their estimate.
-const QUEUED_BOTS: i64 = 2_000;
+pub const QUEUED_BOTS: usize = 2_000;
 /// How late a keeper may be. The stored time of its next run may be 30 s old.
 const KEEPER_LATE_AFTER: Duration = Duration::from_secs(50);
 
@@ -105,12 +104,23 @@ pub struct Attention {
     pub more: i64,
 }
 
-/// Finds everything that needs a person.
+/// A bot in the queue. The caller knows the first ones of each platform.
+#[derive(Clone, Debug)]
+pub struct WaitingBot {
+    /// The first pool that could have a slot for it.
+    pub pool: String,
+    pub queued_at: Timestamp,
+    pub timeout_at: Timestamp,
+    pub estimated_wait_ms: i64,
+}
+
+/// Finds everything that needs a person. `queue` has the first [`QUEUED_BOTS`] bots of each platform.
 pub async fn attention(
     store: &Store,
     deployment: &Deployment,
     keepers: &Keepers,
     deadlines: &Deadlines,
+    queue: &[WaitingBot],
     now: Timestamp,
 ) -> Result<Attention, StoreError> {
     let (keeper_rows, leader) = keepers.shown().await?;
@@ -122,9 +132,8 @@ pub async fn attention(
     items.extend(deployment.failing_providers().into_iter().map(provider_unavailable));
     let closed = store.stopped_budgets().await?;
     items.extend(closed.into_iter().map(|(budget, left)| provider_closed(budget, after(now, left))));
-    let queue = store.first_in_queues(QUEUED_BOTS).await?;
     if !queue.is_empty() {
-        items.extend(queues_too_long(&queue, &store.pools().await?, now));
+        items.extend(queues_too_long(queue, &store.pools().await?, now));
     }
     let (slots, all_slots) = store.slots_in_error(ROWS).await?;
     items.extend(slots.iter().map(|slot| slot_error(slot, deployment.max_recovery_attempts(), recovery_at)));
@@ -201,16 +210,15 @@ fn provider_closed(budget: String, until: Timestamp) -> Item {
 }
 
 /// One item for each pool whose bots will probably wait too long.
-fn queues_too_long(queue: &[QueueRow], pools: &[PoolRow], now: Timestamp) -> Vec<Item> {
-    let mut late: BTreeMap<&str, Vec<&QueueRow>> = BTreeMap::new();
+fn queues_too_long(queue: &[WaitingBot], pools: &[PoolRow], now: Timestamp) -> Vec<Item> {
+    let mut late: BTreeMap<&str, Vec<&WaitingBot>> = BTreeMap::new();
     for entry in queue {
-        let Some(pool) = pools.iter().find(|pool| pool.name == entry.pool) else { continue };
-        let wait = estimated_wait_ms(entry.position, pool.platform, pools).and_then(|wait| u64::try_from(wait).ok());
-        if wait.is_some_and(|wait| after(now, Duration::from_millis(wait)) > entry.timeout_at) {
+        let wait = Duration::from_millis(u64::try_from(entry.estimated_wait_ms).unwrap_or(0));
+        if after(now, wait) > entry.timeout_at {
             late.entry(&entry.pool).or_default().push(entry);
         }
     }
-    let item = |(pool, entries): (&str, Vec<&QueueRow>)| {
+    let item = |(pool, entries): (&str, Vec<&WaitingBot>)| {
         let max_slots = pools.iter().find(|row| row.name == pool).map_or(0, |row| row.max_slots);
         let enough = (max_slots + i64::try_from(entries.len()).unwrap_or(0)).min(i64::from(MOST_SLOTS));
         let raise = Action::new("PATCH", format!("/admin/pools/{pool}"), format!("Raise `max_slots` to {enough}"));

@@ -1,13 +1,14 @@
 //! The explanation of one bot.
 
-use domain::{Platform, ShownStatus};
+use domain::wait_estimate::estimated_wait_ms;
+use domain::{PROBE_USER, ShownStatus};
 
 use super::moment::{distance, length};
 use super::provider::ProviderReport;
 use super::waiting::Waiting;
 use super::{Explainer, Explanation, first_line};
 use crate::deployment::LAST_LINES;
-use crate::store::{BotLog, BotRow, PoolRow, StoreError};
+use crate::store::{BotLog, BotRow, StoreError};
 
 /// How many lines of a bot's log are shown.
 pub const LOG_LINES: usize = 20;
@@ -82,7 +83,10 @@ impl Explainer {
     async fn estimated_wait_ms(&self, bot: &BotRow) -> Result<Option<i64>, StoreError> {
         let Some(entry) = self.store.queue_entry(bot.id).await? else { return Ok(None) };
         let pools = self.store.pools().await?;
-        Ok(estimated_wait_ms(entry.position, bot.platform, &pools))
+        let pools = pools.iter().filter(|pool| pool.platform == bot.platform);
+        let only_pool = bot.pool.as_deref().filter(|_| bot.user_id == PROBE_USER);
+        let (requirements, expected) = (bot.parsed_requirements(), self.deadlines.expected_duration);
+        Ok(Some(estimated_wait_ms(entry.position, only_pool, requirements.as_ref(), pools, expected)))
     }
 }
 
@@ -100,10 +104,4 @@ fn doing(status: ShownStatus) -> &'static str {
         ShownStatus::Stopping => "has been leaving",
         ShownStatus::Completed | ShownStatus::Failed => "has ended",
     }
-}
-
-/// How long a bot at this position of a platform's queue will probably wait for a slot of these pools.
-pub fn estimated_wait_ms(position: i64, platform: Platform, pools: &[PoolRow]) -> Option<i64> {
-    let serving = pools.iter().filter(|pool| pool.platform == platform);
-    domain::slot::estimated_wait_ms(position, serving.map(|pool| (pool.mean_hold_ms, pool.slots)))
 }

@@ -15,7 +15,8 @@ use crate::clock::Clock;
 use crate::readiness::Readiness;
 use crate::store::{ListeningSpan, Store, StoreError};
 
-const INTERVAL: Duration = Duration::from_secs(3);
+/// A server that restarts every few seconds still records that it listened.
+const INTERVAL: Duration = Duration::from_secs(2);
 /// On a busy machine, a tick may be this late.
 const STOOD_STILL: Duration = Duration::from_secs(5);
 /// If the database takes longer to answer, it does not answer bots either.
@@ -145,7 +146,7 @@ impl ListeningWindow {
         Some(recorded.spans.get(1..)?.to_vec())
     }
 
-    /// Records every three seconds until the server is `stopping` and takes no more connections. It reports each result
+    /// Records every two seconds until the server is `stopping` and takes no more connections. It reports each result
     /// to `readiness`, because this write shows whether the store takes writes. Returns when everything is `ending`.
     pub async fn keep_listening(
         self,

@@ -2,6 +2,7 @@
 //! - there are events that are not in the figures yet: it adds them to the minute and the hour of their time. On
 //!   PostgreSQL an event can become visible after a later one. So an event is added only when every transaction that
 //!   could write an earlier event has ended;
+//! - there are such events that are not in the numbers of ended bots yet, which users see: it adds them;
 //! - the slots were not counted in this minute: it counts them by pool and status;
 //! - figures are older than they are kept: it deletes them.
 //!
@@ -109,6 +110,7 @@ impl StatsKeeper {
             return Ok(0);
         }
         let Some(up_to) = self.complete_up_to(last).await? else { return Ok(0) };
+        let all_ended = self.count_ended(up_to).await?;
         let (mut position, mut counted) = (self.store.stats_position().await?, 0);
         while position < up_to {
             if begun.elapsed() > LONGEST_RUN {
@@ -129,8 +131,24 @@ impl StatsKeeper {
                 tokio::time::sleep((read.elapsed() * REST_FACTOR).min(LONGEST_RUN / 4)).await;
             }
         }
-        *self.counted_up_to() = (position >= up_to).then_some(up_to);
+        *self.counted_up_to() = (all_ended && position >= up_to).then_some(up_to);
         Ok(counted)
+    }
+
+    /// Adds the ends of bots to the numbers of their users, up to an event. False if some are left for another run.
+    async fn count_ended(&self, up_to: EventId) -> Result<bool, StoreError> {
+        let begun = Instant::now();
+        loop {
+            let read = Instant::now();
+            if self.store.add_ended_counts(up_to).await? >= up_to {
+                return Ok(true);
+            }
+            if begun.elapsed() > LONGEST_RUN {
+                self.unfinished.notify_one();
+                return Ok(false);
+            }
+            tokio::time::sleep(read.elapsed() * 2).await;
+        }
     }
 
     /// The last event up to which all events are visible. `None` if that is not known yet.

@@ -119,7 +119,7 @@ impl CopyCheck {
         let rows = self.rows;
         let limit = i64::try_from(rows).unwrap_or(i64::MAX);
         let after = slot.as_ref().map(|(pool, number)| (pool.as_str(), *number));
-        let slots = self.store.slots_after(None, None, after, limit).await?;
+        let slots = self.store.slots_after(after, limit).await?;
         for pair in slots.windows(2).filter(|pair| pair[0].name == pair[1].name) {
             report.stored_twice.push(pair[0].name.clone());
         }
@@ -196,7 +196,7 @@ pub fn log_violation(kind: &'static str, violation: &str) {
     metrics::counter!("greenroom_invariant_violations_total", "kind" => kind).increment(1);
 }
 
-fn scope_of(differences: &[CopyDifference]) -> Scope {
+pub(super) fn scope_of(differences: &[CopyDifference]) -> Scope {
     let mut scope = Scope::default();
     for difference in differences {
         match difference {

@@ -17,6 +17,8 @@ type Sender<T, E> = oneshot::Sender<Result<T, E>>;
 pub enum Message {
     Job(Box<Submitted>),
     ReadSnapshot(SnapshotReader),
+    /// The view must show the change that made this token.
+    RefreshView(Uuid, Sender<(), StoreError>),
     /// Rows to compare while no other task or replica can change them.
     Verify(Scope, Sender<Vec<CopyDifference>, StoreError>),
 }

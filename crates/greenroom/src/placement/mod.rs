@@ -7,6 +7,7 @@
 //! - [`batch`]: jobs that are planned together
 //! - [`placer`]: load, plan, apply
 //! - [`snapshot_cache`]: the copy in memory, and how it stays current
+//! - [`view`]: what the API shows of the copy
 //! - [`answer`]: answers to the callers
 //! - [`pool_size`]: changes of a pool's size by an operator
 //! - [`probe`]: bots that prove that a pool works
@@ -21,9 +22,11 @@ mod placer;
 pub mod pool_size;
 pub mod probe;
 mod snapshot_cache;
+pub mod view;
 mod workload;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::planner::invariants::Scope;
 use domain::planner::job::{EndBot, EndCause, ReserveRequest, WarmReport};
@@ -40,16 +43,19 @@ use crate::lifecycle::ends::Ending;
 use crate::lifecycle::{Lifecycle, LifecycleError};
 use crate::random::NoRandomness;
 use crate::signals::Signals;
-use crate::store::{BotDetails, BotRow, StoreError};
+use crate::store::{BotDetails, BotRow, Store, StoreError};
 use copy_check::CopyDifference;
 pub use domain::planner::job::SlotEvent;
 use message::{Message, Reply, Submitted};
 use placer::Placer;
+use view::{PlacementView, ViewState};
 use workload::KnownWorkload;
 pub use workload::Workload;
 
 /// How many requests may wait for placement, unless the configuration sets another limit.
 const WAITING_REQUESTS: usize = 10_000;
+/// How long a reader of the view waits for placement. Then it gets the view as it is.
+const REFRESH_WITHIN: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub struct Placement {
@@ -58,6 +64,7 @@ pub struct Placement {
     waiting: Arc<Semaphore>,
     context: Context,
     admission: Admission,
+    view: PlacementView,
     workload: KnownWorkload,
 }
 
@@ -127,10 +134,11 @@ impl Placement {
     ) -> (Self, impl Future<Output = ()> + Send) {
         let (inbox, messages) = mpsc::unbounded_channel();
         let waiting = Arc::new(Semaphore::new(WAITING_REQUESTS));
-        let settings = Settings { queue_order, deploy_timeout: deadlines.deploy };
-        let workload = KnownWorkload::default();
-        let placer = Placer::new(context.clone(), signals, lifecycle, settings, workload.clone());
-        (Self { inbox, waiting, context, admission, workload }, placer.run(messages, ending))
+        let expected_duration = deadlines.expected_duration;
+        let settings = Settings { queue_order, deploy_timeout: deadlines.deploy, expected_duration };
+        let (view, workload) = (PlacementView::new(expected_duration), KnownWorkload::default());
+        let placer = Placer::new(context.clone(), signals, lifecycle, settings, view.clone(), workload.clone());
+        (Self { inbox, waiting, context, admission, view, workload }, placer.run(messages, ending))
     }
 
     /// Sets another limit for waiting requests.
@@ -262,6 +270,37 @@ impl Placement {
         }));
         self.inbox.send(message).map_err(|_| stopping())?;
         answer.await.unwrap_or_else(|_| Err(stopping()))
+    }
+
+    /// Reads the view, which shows everything that was committed before this call. `store` is the caller's, so that the
+    /// call uses the connections of its lane, and not those of placement.
+    pub async fn read_view<T>(&self, store: &Store, read: impl FnOnce(&ViewState) -> T) -> Result<T, StoreError> {
+        let token = store.placement_token().await?;
+        if !self.view.is_at(token) {
+            self.refresh_view(token).await;
+        }
+        if !self.view.is_known() {
+            return Err(StoreError::timed_out("placement.view"));
+        }
+        Ok(read(&self.view.state()))
+    }
+
+    /// Waits until placement has brought the view up to date. If that takes long, a reader gets the view as it is, and
+    /// waits only for the first one.
+    async fn refresh_view(&self, token: Uuid) {
+        let (reply, answer) = oneshot::channel();
+        if self.inbox.send(Message::RefreshView(token, reply)).is_err() {
+            return;
+        }
+        let refreshed = match self.view.is_known() {
+            true => tokio::time::timeout(REFRESH_WITHIN, answer).await,
+            false => Ok(answer.await),
+        };
+        match refreshed {
+            Ok(Ok(Err(error))) => tracing::debug!(%error, "placement view not refreshed"),
+            Ok(_) => {}
+            Err(_) => tracing::debug!("placement view not refreshed in time"),
+        }
     }
 
     /// Reads rows again while nothing can change them, and returns the differences from the copy. The copy then has the

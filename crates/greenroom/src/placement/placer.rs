@@ -18,6 +18,7 @@ use super::batch::{Batch, Written};
 use super::copy_check::CopyDifference;
 use super::message::{Message, Reply, SnapshotReader, Submitted};
 use super::snapshot_cache::SnapshotCache;
+use super::view::PlacementView;
 use super::workload::{KnownWorkload, Workload};
 use crate::clock::Clock;
 use crate::context::Context;
@@ -74,10 +75,11 @@ impl Placer {
         signals: Signals,
         lifecycle: Lifecycle,
         settings: Settings,
+        view: PlacementView,
         workload: KnownWorkload,
     ) -> Self {
         let Context { store, clock, random } = context;
-        let cache = SnapshotCache::new(store.clone(), signals.clone(), lifecycle.feed.clone());
+        let cache = SnapshotCache::new(store.clone(), signals.clone(), lifecycle.feed.clone(), view);
         Self {
             store,
             clock,
@@ -120,6 +122,7 @@ impl Placer {
                 match message {
                     Message::Job(job) => submitted.push(*job),
                     Message::ReadSnapshot(read) => self.answer_read(read).await,
+                    Message::RefreshView(token, reply) => drop(reply.send(self.cache.reach(token).await)),
                     Message::Verify(scope, reply) => drop(reply.send(self.verify(&scope).await)),
                 }
             }

@@ -1,7 +1,7 @@
 //! This module holds placement's copy in memory of everything that it decides on. The copy follows the journal of
 //! changes. If the journal does not say enough, the copy is read again from the tables.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 
 use domain::lifecycle::Overdue;
 use domain::planner::changes::Changes;
@@ -9,8 +9,10 @@ use domain::planner::invariants::Scope;
 use domain::planner::job::{EndCause, SlotEvent};
 use domain::planner::{Job, Snapshot};
 use domain::{BotId, SlotName, UserId};
+use uuid::Uuid;
 
 use super::copy_check::{self, CopyDifference};
+use super::view::PlacementView;
 use crate::lifecycle::feed::Feed;
 use crate::signals::Signals;
 use crate::store::{Position, Store, StoreError};
@@ -18,6 +20,8 @@ use crate::store::{Position, Store, StoreError};
 /// With more users or idempotency keys than this, the copy drops them and looks them up again.
 const MOST_USERS: usize = 100_000;
 const MOST_KEYS: usize = 200_000;
+/// How many tokens of the last changes are remembered.
+const RECENT_TOKENS: usize = 64;
 
 #[derive(Debug)]
 pub struct SnapshotCache {
@@ -25,11 +29,37 @@ pub struct SnapshotCache {
     signals: Signals,
     feed: Feed,
     held: Option<(Snapshot, Position)>,
+    /// What the API shows of the copy.
+    view: PlacementView,
+    /// The last tokens that the copy had.
+    recent: VecDeque<Uuid>,
 }
 
 impl SnapshotCache {
-    pub fn new(store: Store, signals: Signals, feed: Feed) -> Self {
-        Self { store, signals, feed, held: None }
+    pub fn new(store: Store, signals: Signals, feed: Feed, view: PlacementView) -> Self {
+        Self { store, signals, feed, held: None, view, recent: VecDeque::new() }
+    }
+
+    fn note_token(&mut self, token: Uuid) {
+        self.recent.truncate(RECENT_TOKENS - 1);
+        self.recent.push_front(token);
+    }
+
+    /// Makes sure that the copy contains the change that made this token. It reads nothing if the copy had the token a
+    /// moment ago.
+    pub async fn reach(&mut self, token: Uuid) -> Result<(), StoreError> {
+        self.bring_up_to_date().await?;
+        if !self.recent.contains(&token) {
+            self.follow().await?;
+        }
+        Ok(())
+    }
+
+    /// Shows these bots and slots, and the pools, to the API.
+    fn publish(&self, bots: Vec<BotId>, slots: Vec<SlotName>) {
+        if let Some((snapshot, position)) = &self.held {
+            self.view.publish(snapshot, position.token, bots, slots);
+        }
     }
 
     /// The copy as it was last read.
@@ -83,8 +113,11 @@ impl SnapshotCache {
         }
         *position = since.position;
         self.store.note_journal_position(*position);
+        let slots: Vec<SlotName> = changed.slots.into_iter().map(SlotName::stored).collect();
+        self.view.publish(snapshot, position.token, changed.bots.iter().copied(), slots.iter().cloned());
+        let token = position.token;
         metrics::counter!("greenroom_placement_reads_total", "what" => "journal").increment(1);
-        for name in changed.slots.into_iter().map(SlotName::stored) {
+        for name in slots {
             self.signals.slot_changed(&name);
             if snapshot.slot(&name).is_some_and(|slot| slot.bot_id.is_some()) {
                 self.signals.wake_agent(&name);
@@ -93,6 +126,7 @@ impl SnapshotCache {
         for bot in changed.bots {
             self.feed.running_bots().forget(bot);
         }
+        self.note_token(token);
         Ok(true)
     }
 
@@ -100,6 +134,8 @@ impl SnapshotCache {
         self.held = None;
         let position = self.store.placement_position().await?;
         let snapshot = self.store.load_snapshot().await?;
+        self.view.publish_all(&snapshot, position.token);
+        self.note_token(position.token);
         self.store.note_journal_position(position);
         self.signals.slots_changed(|name| snapshot.slot(name));
         self.held = Some((snapshot, position));
@@ -114,6 +150,8 @@ impl SnapshotCache {
         let stored = self.store.load_part(scope).await?;
         let found = copy_check::differences(copy, &stored, scope);
         copy_check::correct(copy, &stored, &found);
+        let corrected = copy_check::scope_of(&found);
+        self.publish(corrected.bots, corrected.slots);
         Ok(found)
     }
 
@@ -146,8 +184,14 @@ impl SnapshotCache {
             }
         }
         self.store.load_users(snapshot, &users.into_iter().collect::<Vec<_>>()).await?;
-        self.store.refresh_bots(snapshot, &bots).await?;
-        self.store.load_deployments(snapshot, &slots).await
+        if !bots.is_empty() {
+            self.store.refresh_bots(snapshot, &bots).await?;
+        }
+        self.store.load_deployments(snapshot, &slots).await?;
+        if !bots.is_empty() {
+            self.publish(bots, Vec::new());
+        }
+        Ok(())
     }
 
     /// Loads the requests with these idempotency keys. False when there are none.
@@ -173,12 +217,14 @@ impl SnapshotCache {
             }
         }
         self.store.refresh_bots(snapshot, &bots).await?;
-        self.store.load_keys(snapshot, &keys).await
+        self.store.load_keys(snapshot, &keys).await?;
+        self.publish(bots, Vec::new());
+        Ok(())
     }
 
     /// Applies changes that were written under a new token: slots, bots, pools and keys move from the changes into the
     /// copy. Other copies of these slots and bots are dropped.
-    pub fn apply(&mut self, changes: &mut Changes, token: uuid::Uuid) {
+    pub fn apply(&mut self, changes: &mut Changes, token: Uuid) {
         for slot in changes.slots.keys() {
             self.signals.slot_changed(slot);
         }
@@ -186,6 +232,8 @@ impl SnapshotCache {
             self.feed.running_bots().forget(*bot);
         }
         if let Some((snapshot, position)) = &mut self.held {
+            let bots: Vec<BotId> = changes.bots.keys().copied().collect();
+            let slots: Vec<SlotName> = changes.slots.keys().cloned().collect();
             snapshot.apply(Changes {
                 slots: std::mem::take(&mut changes.slots),
                 bots: std::mem::take(&mut changes.bots),
@@ -194,6 +242,8 @@ impl SnapshotCache {
                 ..Changes::default()
             });
             position.token = token;
+            self.view.publish(snapshot, token, bots, slots);
+            self.note_token(token);
         }
     }
 }

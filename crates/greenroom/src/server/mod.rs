@@ -29,6 +29,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admission::browser_sessions::BrowserSessions;
 use crate::admission::{Admission, AdmissionError};
+use crate::api::PoolMemoryCache;
 use crate::api::gauges::Gauges;
 use crate::api::middleware::Limits;
 use crate::api::traffic_quota::Quotas;
@@ -107,6 +108,10 @@ pub struct Server {
     _lock: Option<ServerLock>,
 }
 
+// Boxed, so that the start of a server is compiled once for all callers.
+type MakeProviders<'a> = Box<dyn FnOnce(&str, &Store, &Runners) -> Providers + Send + 'a>;
+type ShowFirstStart<'a> = Box<dyn FnOnce(&str, &FirstStart) -> std::io::Result<()> + Send + 'a>;
+
 impl Server {
     /// Opens everything. `show` gets the address and what the first start created. The kernel accepts connections from
     /// now on, and [`Server::run`] answers them.
@@ -123,8 +128,8 @@ impl Server {
     /// Opens everything with other providers than the configured ones.
     pub(crate) async fn start_on(
         config: &Config,
-        providers: Box<dyn FnOnce(&str, &Store, &Runners) -> Providers + Send + '_>,
-        show: Box<dyn FnOnce(&str, &FirstStart) -> std::io::Result<()> + Send + '_>,
+        providers: MakeProviders<'_>,
+        show: ShowFirstStart<'_>,
     ) -> Result<Self, ServerError> {
         let failed = |source: std::io::Error| match source.kind() {
             std::io::ErrorKind::AddrInUse => ServerError::InUse { listen: config.listen.clone() },
@@ -294,6 +299,7 @@ impl Server {
             quotas: Quotas::new(config.limits.streams_per_key as usize),
             metrics,
             gauges: Gauges::default(),
+            pool_memory: PoolMemoryCache::default(),
             stopping,
         });
         let connections = listen::possible_connections(config.limits.connections);

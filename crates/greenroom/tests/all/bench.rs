@@ -165,6 +165,22 @@ async fn larger_pools_are_measured_beside_the_smallest_and_drawn(#[case] backend
 #[case::sqlite(Backend::Sqlite)]
 #[case::postgres(Backend::Postgres)]
 #[tokio::test]
+async fn reads_of_a_large_installation_are_measured_beside_a_small_one_and_drawn(#[case] backend: Backend) {
+    let plot = Plot::new();
+    let mut short = vec!["reads", "--ended", "3000", "--slots", "2000", "--queued", "2000", "--calls", "2", "--svg"];
+    short.push(plot.file());
+    short.extend((backend == Backend::Sqlite).then_some("--sqlite"));
+    let measured = measured(backend, &short).await;
+    assert_eq!((&measured["size"]["ended"], &measured["beside"]["ended"]), (&3000.into(), &3.into()));
+    let calls = measured["calls"].as_array().unwrap();
+    assert!(calls.iter().all(|call| call["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0)), "{measured}");
+    plot.check("milliseconds");
+}
+
+#[rstest]
+#[case::sqlite(Backend::Sqlite)]
+#[case::postgres(Backend::Postgres)]
+#[tokio::test]
 async fn more_requests_at_once_than_slots_are_all_answered(#[case] backend: Backend) {
     let mut short = vec!["burst", "--requests", "60", "--slots", "10", "--users", "5", "--time", "1s"];
     let plot = Plot::new();

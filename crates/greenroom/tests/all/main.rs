@@ -12,6 +12,7 @@ mod attention;
 mod audit;
 mod backup;
 mod bench;
+mod bot_lists;
 mod bot_stops;
 mod bounds;
 mod browser_sessions;

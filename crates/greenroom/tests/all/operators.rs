@@ -33,7 +33,7 @@ async fn a_pool_is_shown_and_resized_and_keeps_its_size_over_a_restart(#[case] b
         "standby": "stopped", "slots": {"creating": 0, "idle": 0, "busy": 1, "error": 0, "draining": 0},
         "queued": 1, "mean_hold_ms": null, "memory_bytes": null, "order": 1, "image": null, "closed_until": null,
     });
-    assert_eq!(pools, json!({ "pools": [expected] }));
+    assert_eq!(pools, json!({ "pools": [expected], "next_cursor": null }));
     assert_eq!(fixture.admin.get("/admin/pools/meet").await["pool"], expected);
 
     // The larger size is used at once.

@@ -296,7 +296,11 @@ async fn a_slot_assigned_while_its_bot_is_changed_on_postgres_is_read_again(#[ca
     crate::support::until("the change waits for the token", async || !other.pairs(blocked).await.is_empty()).await;
     let (now, before) = (core.clock.now(), replica.placement_position().await.unwrap().token);
     let snapshot = replica.load_snapshot().await.unwrap();
-    let settings = Settings { queue_order: QueueOrder::Arrival, deploy_timeout: std::time::Duration::from_secs(60) };
+    let settings = Settings {
+        queue_order: QueueOrder::Arrival,
+        deploy_timeout: std::time::Duration::from_secs(60),
+        expected_duration: std::time::Duration::from_secs(60),
+    };
     let changes = plan(&snapshot, &[Job::ServeQueues], now, Ids::new(now, 1), &settings);
     assert_eq!(changes.grants.len(), 1);
     let journal = Changed::of(&changes);
@@ -397,8 +401,7 @@ async fn a_lost_answer_of_postgres_makes_nothing_twice() {
     let reserved = core.ask(request.clone()).await;
     assert_eq!(proxy.lost.load(Ordering::SeqCst), 0, "the answer was lost");
     assert!(reserved.is_new);
-    let mut found =
-        core.store.bots(&Default::default(), 100).await.unwrap().iter().map(|bot| bot.unwrap().id).collect::<Vec<_>>();
+    let mut found = core.store.bots(None, 100).await.unwrap().iter().map(|bot| bot.unwrap().id).collect::<Vec<_>>();
     found.sort();
     assert_eq!(found.len(), 2, "nothing was created twice");
     assert!(found.contains(&reserved.bot.id));

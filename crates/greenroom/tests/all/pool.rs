@@ -164,7 +164,11 @@ async fn a_stop_in_the_queue_ends_the_bot_at_once_and_the_others_move_up(#[case]
     assert_eq!(stopped.bot.status, Status::Completed);
     assert_eq!(fixture.core.stands(bots[1]).await, (Status::Completed, Some("stopped".to_owned())));
     assert_eq!(fixture.queue().await, [bots[0], bots[2]]);
-    assert_eq!(fixture.core.store.queue_positions(&bots).await.unwrap(), [(bots[0], 1), (bots[2], 2)]);
+    let positions = fixture
+        .core
+        .placement
+        .read_view(&fixture.core.store, |view| bots.map(|bot| view.queue_place(bot).map(|place| place.position)));
+    assert_eq!(positions.await.unwrap(), [Some(1), None, Some(2)]);
 }
 
 #[rstest]
@@ -191,7 +195,7 @@ async fn the_wait_is_estimated_once_a_bot_has_held_a_slot(#[case] backend: Backe
     let fixture = DeploymentFixture::new(backend, [sized("meet", 1)]).await;
     let first = blocked(&fixture).await;
     let waiting = fixture.core.ask(bot_request(0)).await;
-    assert_eq!((waiting.queue_position, waiting.estimated_wait_ms), (Some(1), None));
+    assert_eq!((waiting.queue_position, waiting.estimated_wait_ms), (Some(1), Some(30 * 60_000)));
     fixture.runs(first).await;
     fixture.core.clock.advance(Duration::from_secs(60));
     fixture.lives(first).await;

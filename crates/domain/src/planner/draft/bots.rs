@@ -35,6 +35,11 @@ impl Draft<'_> {
     }
 
     pub fn set_bot(&mut self, id: BotId, bot: Option<OpenBot>) {
+        if self.untouched(id)
+            && let Some(before) = self.base.bot(id).filter(|bot| bot.queued.is_some())
+        {
+            self.changed_in_queue.entry(before.platform).or_default().insert(before.order());
+        }
         if let Some(before) = self.bot(id).cloned() {
             let mut counts = self.counts(before.user);
             counts.add(&before, -1);
@@ -94,9 +99,10 @@ impl Draft<'_> {
 
     /// The position of a bot in the queue of its platform. The first position is 1.
     pub fn position(&self, bot: &OpenBot) -> i64 {
-        let order = bot.order();
-        let base = self.base.queue().before(bot.platform, order).filter(|bot| self.untouched(*bot)).count();
-        count(1 + base + self.queue.before(bot.platform, order).count())
+        let (platform, order) = (bot.platform, bot.order());
+        let changed = self.changed_in_queue.get(&platform).map_or(0, |changed| changed.rank(&order));
+        let base = self.base.queue().rank(platform, order).saturating_sub(changed);
+        count(1 + base + self.queue.rank(platform, order))
     }
 
     /// With queue order `fair`: the turn of a bot that starts to wait. It is after the waiting bots of the same user,

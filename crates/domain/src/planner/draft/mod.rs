@@ -21,7 +21,8 @@ use crate::planner::bot::{AtMeeting, EndedBot};
 use crate::planner::bugs::{Bug, has};
 use crate::planner::changes::{Action, Changes, NewDeployment, NewEvent, ReleasedDeployment};
 use crate::planner::ids::Ids;
-use crate::planner::queue::Queue;
+use crate::planner::queue::{Order, Queue};
+use crate::planner::ranked_set::RankedSet;
 use crate::planner::snapshot::{BotCounts, Deployment, Numbers, Snapshot};
 use crate::{BotId, Platform, ShownStatus, SlotName, UserId};
 
@@ -41,6 +42,8 @@ pub struct Draft<'a> {
     meetings: HashMap<AtMeeting, Option<BotId>>,
     /// Waiting bots of this plan. A bot of the snapshot that this plan has changed is only here.
     queue: Queue,
+    /// The positions of those bots of the snapshot's queue that this plan has changed.
+    changed_in_queue: HashMap<Platform, RankedSet<Order>>,
     last_arrival: i64,
     numbers: HashMap<String, Numbers>,
     /// Slots that can be given out and that this plan has changed.
@@ -65,6 +68,7 @@ impl<'a> Draft<'a> {
             counts: HashMap::new(),
             meetings: HashMap::new(),
             queue: Queue::default(),
+            changed_in_queue: HashMap::new(),
             last_arrival: base.last_arrival(),
             numbers: HashMap::new(),
             freed: BTreeSet::new(),

@@ -15,7 +15,7 @@ use crate::planner::changes::{BotEnd, GateState, NewDeployment, NewEvent, NewKey
 use crate::planner::job::{JobAnswer, Reserved, WarmReport};
 use crate::planner::snapshot::{Deployment, User};
 use crate::planner::{Job, Settings};
-use crate::{Attributes, BotId, ConnectionId, Platform, Pool, Slot, SlotName, UserId, slot};
+use crate::{Attributes, BotId, ConnectionId, Platform, Pool, Slot, SlotName, UserId, wait_estimate};
 
 /// Stands for an id that the plan creates.
 pub const NEW: Uuid = Uuid::max();
@@ -137,7 +137,7 @@ impl Reference {
             .into_iter()
             .map(|later| match later {
                 Later::Now(answer) => answer,
-                Later::Bot(bot, is_new) => JobAnswer::Reserve(Ok(self.reserved(bot, is_new))),
+                Later::Bot(bot, is_new) => JobAnswer::Reserve(Ok(self.reserved(bot, is_new, settings))),
                 Later::Warm => JobAnswer::KeepWarm(warm),
             })
             .collect();
@@ -150,7 +150,7 @@ impl Reference {
         expected_plan
     }
 
-    fn reserved(&self, id: BotId, is_new: bool) -> Reserved {
+    fn reserved(&self, id: BotId, is_new: bool, settings: &Settings) -> Reserved {
         let Some(bot) = self.bots.iter().find(|bot| bot.id == id && bot.queued.is_some()) else {
             return Reserved { bot: id, is_new, queue_position: None, estimated_wait_ms: None };
         };
@@ -160,7 +160,7 @@ impl Reference {
         pools.sort_by_key(|pool| (pool.fill_order.is_none(), pool.fill_order, pool.name.clone()));
         pools.retain(|pool| could_fit(pool, bot) && probed(bot).is_none_or(|name| name == pool.name));
         let pools = pools.iter().map(|pool| (pool.mean_hold_ms, pool.slots));
-        let estimated_wait_ms = slot::estimated_wait_ms(position, pools);
+        let estimated_wait_ms = Some(wait_estimate::at_rate(position, pools, settings.expected_duration));
         Reserved { bot: id, is_new, queue_position: Some(position), estimated_wait_ms }
     }
 

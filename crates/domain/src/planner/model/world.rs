@@ -79,7 +79,11 @@ impl World {
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0xA11C_E5ED);
         let queue_order = if random.percent(50) { QueueOrder::Fair } else { QueueOrder::Arrival };
-        let settings = Settings { queue_order, deploy_timeout: Duration::from_secs(1800) };
+        let settings = Settings {
+            queue_order,
+            deploy_timeout: Duration::from_secs(1800),
+            expected_duration: Duration::from_secs(1800),
+        };
         let mut world = Self {
             settings,
             now: Timestamp::from_second(1_800_000_000).unwrap_or_default(),

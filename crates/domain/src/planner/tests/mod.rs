@@ -120,7 +120,11 @@ fn give_up(number: u64, overdue: Overdue) -> Job {
 impl Planner {
     /// Users 1 to 3 may have a thousand bots each.
     fn new(pools: &[Pool]) -> Self {
-        let settings = Settings { queue_order: QueueOrder::Arrival, deploy_timeout: Duration::from_secs(1800) };
+        let settings = Settings {
+            queue_order: QueueOrder::Arrival,
+            deploy_timeout: Duration::from_secs(1800),
+            expected_duration: Duration::from_secs(1800),
+        };
         let now = Timestamp::from_second(1_800_000_000).unwrap();
         let mut planner = Self { snapshot: Snapshot::default(), now, settings, plans: 0 };
         (1..=3).for_each(|number| planner.set_user(number, 1000, 0));
