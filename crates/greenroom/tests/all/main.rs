@@ -52,6 +52,7 @@ mod doctor_findings;
 mod documents;
 mod documents_configuration;
 mod down;
+mod durable_answers;
 mod ec2;
 mod end_reasons;
 mod examples;
