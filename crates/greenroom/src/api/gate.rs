@@ -230,6 +230,9 @@ impl From<DeploymentRow> for DeploymentEntry {
     }
 }
 
+/// A list with fewer deployments than this is read in one statement.
+const SHORT_LIST: i64 = 200;
+
 /// List deployments
 ///
 /// Returns one page of the slots at the deploy gates, the images that are being pulled, and the gate of each host.
@@ -243,8 +246,25 @@ pub async fn deployments(State(app): State<App>, _: Operator, Asked(page): Asked
     let max_concurrent = app.deployment.max_concurrent();
     let configured = app.store.pools().await?.into_iter().filter(|pool| pool.fill_order.is_some());
     let mut counts: BTreeMap<String, (i64, i64)> = configured.map(|pool| (pool.host, (0, 0))).collect();
-    let counted = app.store.deployments_by_host().await?;
-    counts.extend(counted.into_iter().map(|(host, active, queued)| (host, (active, queued))));
+    // A short list is read once, so that its numbers and its entries are of the same moment.
+    let short = match after {
+        None => {
+            Some(app.store.deployments_after(None, SHORT_LIST).await?).filter(|rows| is_last(rows.len(), SHORT_LIST))
+        }
+        Some(_) => None,
+    };
+    match &short {
+        Some(rows) => {
+            for (_, row) in rows {
+                let (active, queued) = counts.entry(row.host.clone()).or_default();
+                *(if row.active { active } else { queued }) += 1;
+            }
+        }
+        None => {
+            let counted = app.store.deployments_by_host().await?;
+            counts.extend(counted.into_iter().map(|(host, active, queued)| (host, (active, queued))));
+        }
+    }
     let gate = |(host, (active, queued))| Gate { host, active, queued, max_concurrent };
     let gates: Vec<Gate> = counts.into_iter().map(gate).collect();
     let head = DeploymentsHead {
@@ -255,6 +275,15 @@ pub async fn deployments(State(app): State<App>, _: Operator, Asked(page): Asked
         gates,
     };
     let mut pager = Pager::behind(&head, "entries", limit)?;
+    for (arrival, row) in short.iter().flatten() {
+        if pager.is_full() {
+            return pager.finish(true);
+        }
+        pager.push(&DeploymentEntry::from(row.clone()), arrival.to_string())?;
+    }
+    if short.is_some() {
+        return pager.finish(false);
+    }
     loop {
         let wanted = pager.wanted();
         let chunk = app.store.deployments_after(after, wanted).await?;

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bollard::models::ContainerInspectResponse;
 use bollard::query_parameters::{
     CreateContainerOptionsBuilder, ListContainersOptionsBuilder, RemoveContainerOptionsBuilder,
     StopContainerOptionsBuilder,
@@ -53,8 +54,13 @@ impl DockerProvider {
 
     /// The slot's container, if there is one and it belongs to this installation.
     async fn find(&self, slot: &SlotName) -> Result<Option<Container>, ProviderError> {
+        Ok(self.inspect(slot).await?.and_then(|found| Container::read(found, &self.recipe.installation)))
+    }
+
+    /// The container with the slot's name, whoever made it.
+    async fn inspect(&self, slot: &SlotName) -> Result<Option<ContainerInspectResponse>, ProviderError> {
         match self.engine.docker().await?.inspect_container(slot.as_str(), None).await {
-            Ok(found) => Ok(Container::read(found, &self.recipe.installation)),
+            Ok(found) => Ok(Some(found)),
             Err(error) if is_absent(&error) => Ok(None),
             Err(error) => Err(provider_error(&error)),
         }
@@ -98,7 +104,8 @@ impl DockerProvider {
     /// A container for exactly this spec. It keeps a container that fits and has not run, or that runs this spec. It
     /// removes any other container under the name.
     async fn ready(&self, spec: &Spec) -> Result<Container, ProviderError> {
-        for _ in 0..MADE_AGAIN {
+        let (begun, mut attempts) = (Instant::now(), 0);
+        while attempts < MADE_AGAIN && begun.elapsed() < GONE_WITHIN {
             match self.find(&spec.slot).await? {
                 Some(found) if self.recipe.fits(&found, spec) => return Ok(found),
                 Some(other) => self.remove(&other.id).await?,
@@ -107,9 +114,19 @@ impl DockerProvider {
             if let Some(id) = self.make(spec).await? {
                 return Ok(Container::made(id));
             }
-            if self.find(&spec.slot).await?.is_none() {
-                let text = format!("the name {} belongs to a container that this installation did not make", spec.slot);
-                return Err(ProviderError::permanent(text));
+            match self.inspect(&spec.slot).await? {
+                // Docker takes the name before it shows the container: an earlier call, which was given up, still
+                // makes it.
+                None => tokio::time::sleep(POLL_INTERVAL).await,
+                Some(found) => {
+                    if Container::read(found, &self.recipe.installation).is_none() {
+                        let slot = &spec.slot;
+                        let text =
+                            format!("the name {slot} belongs to a container that this installation did not make");
+                        return Err(ProviderError::permanent(text));
+                    }
+                    attempts += 1;
+                }
             }
         }
         Err(ProviderError::transient(format!("other processes change the container {} at the same time", spec.slot)))

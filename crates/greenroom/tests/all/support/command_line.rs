@@ -106,6 +106,8 @@ pub struct Terminal {
     child: Child,
     keyboard: File,
     screen: Arc<Mutex<Vec<u8>>>,
+    /// Ends when the command has closed the terminal, and everything is read.
+    reader: std::thread::JoinHandle<()>,
 }
 
 impl Terminal {
@@ -124,7 +126,7 @@ impl Terminal {
         drop(inside);
         let (keyboard, mut display) = (File::from(pty.master.try_clone().unwrap()), File::from(pty.master));
         let screen = Arc::new(Mutex::new(Vec::new()));
-        std::thread::spawn({
+        let reader = std::thread::spawn({
             let screen = screen.clone();
             move || {
                 let mut bytes = [0; 4096];
@@ -134,7 +136,7 @@ impl Terminal {
                 }
             }
         });
-        Self { child, keyboard, screen }
+        Self { child, keyboard, screen, reader }
     }
 
     pub fn types(&mut self, text: &str) {
@@ -164,15 +166,8 @@ impl Terminal {
     /// Waits for the end of the command. Returns its exit code and everything that it showed.
     pub async fn ends(mut self) -> (i32, String) {
         let code = self.child.wait().await.unwrap().code().unwrap_or(-1);
-        let mut length = None;
-        // The reading thread may be a moment behind.
-        let raw = found("the whole output is read", async || {
-            let raw = self.raw();
-            let is_whole = length.replace(raw.len()) == Some(raw.len());
-            is_whole.then_some(raw)
-        })
-        .await;
-        (code, raw)
+        found("the whole output is read", async || self.reader.is_finished().then_some(())).await;
+        (code, self.raw())
     }
 }
 
