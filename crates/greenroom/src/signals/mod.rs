@@ -121,11 +121,10 @@ impl Signals {
         self.0.waiting_slots.begin_read(slot.clone())
     }
 
-    /// A slot has changed: an agent that waits in it is woken, and reads it again.
+    /// A slot has changed: its copy is dropped. An agent is woken only for a bot. The agent of a slot that is started
+    /// again must not ask before the slot has its new token.
     pub fn slot_changed(&self, slot: &SlotName) {
-        if self.0.waiting_slots.forget(slot) {
-            self.wake_agent(slot);
-        }
+        self.0.waiting_slots.forget(slot);
     }
 
     /// Any slot may have changed. Wakes the agents whose slots differ from the current ones, and every agent whose slot
