@@ -57,7 +57,7 @@ impl DockerProvider {
         Ok(self.inspect(slot).await?.and_then(|found| Container::read(found, &self.recipe.installation)))
     }
 
-    /// The container with the slot's name, whoever made it.
+    /// The container with the slot's name, also one of another installation.
     async fn inspect(&self, slot: &SlotName) -> Result<Option<ContainerInspectResponse>, ProviderError> {
         match self.engine.docker().await?.inspect_container(slot.as_str(), None).await {
             Ok(found) => Ok(Some(found)),
